@@ -1,0 +1,31 @@
+# Each target is one `python -m scripts` call; what it does is said by `make help`.
+PYTHON ?= python3
+RUN := $(PYTHON) -m scripts
+.DEFAULT_GOAL := help
+flag = $(if $(filter-out 0,$($(1))),$(2))
+opt = $(if $($(1)),$(2) "$($(1))")
+
+.PHONY: help doctor fetch apply refresh lint check test clean distclean pins
+
+help:
+	@$(RUN) help
+doctor:
+	@$(RUN) doctor $(call flag,JSON,--json)
+fetch:
+	@$(RUN) fetch $(call opt,VLLM,--version)
+apply:
+	@$(RUN) apply $(call flag,DROP_EDITS,--drop-edits) $(call flag,JSON,--json)
+refresh:
+	@$(RUN) refresh $(call opt,PATCH,--patch)
+lint:
+	@$(RUN) lint
+check:
+	@$(RUN) check
+test:
+	@$(RUN) test $(call flag,STRICT,--strict)
+clean:
+	@$(RUN) clean
+distclean:
+	@$(RUN) clean --all
+pins:
+	@$(RUN) pins
