@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: Apache-2.0
+"""DCU devices as the kernel's KFD topology in sysfs shows them.  Standard library only.
+
+Reading these text files opens no device and initialises no runtime, so that a process can learn its
+arch before `CUDA_VISIBLE_DEVICES` is settled. Layout (Linux, drivers/gpu/drm/amd/amdkfd/kfd_topology.c):
+`nodes/<n>/properties` holds `<name> <decimal>` lines; a CPU node has `gfx_target_version 0`;
+`nodes/<n>/io_links/<m>/properties` holds one link to another node.
+"""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+__all__ = ["HYGON_VENDOR_ID", "ROOTS", "TEST_ROOT_ENV", "Link", "Node", "dcu_arch", "gpu_nodes", "links", "visible"]
+
+HYGON_VENDOR_ID = 0x1D94
+"""PCI vendor of Hygon. AMD's 0x1002 is not asked for anywhere: a DCU does not have it."""
+
+ROOTS = (Path("/sys/class/kfd/kfd/topology"), Path("/sys/devices/virtual/kfd/kfd/topology"))
+
+TEST_ROOT_ENV = "VLLM_DCU_TEST_KFD_ROOT"
+"""For tests only: a folder that stands for the topology folder of the kernel."""
+
+_XGMI = 11
+"""`CRAT_IOLINK_TYPE_XGMI`: device-to-device link that is not PCIe."""
+
+_ARCH_OF_VERSION = {90306: "gfx936"}
+"""`gfx_target_version` is major * 10000 + minor * 100 + stepping."""
+
+
+@dataclass(frozen=True)
+class Node:
+    """One GPU node: its topology number, PCI vendor and device, and `gfx_target_version`."""
+
+    number: int
+    vendor_id: int
+    device_id: int
+    gfx_target_version: int
+
+    @property
+    def dcu_arch(self) -> str | None:
+        """The DCU arch of this node, None for every other device."""
+        if self.vendor_id != HYGON_VENDOR_ID:
+            return None
+        return _ARCH_OF_VERSION.get(self.gfx_target_version)
+
+
+@dataclass(frozen=True)
+class Link:
+    """One direct link between two nodes."""
+
+    source: int
+    target: int
+    kind: int
+
+    @property
+    def is_xgmi(self) -> bool:
+        return self.kind == _XGMI
+
+
+def _root(root: Path | None, environ: Mapping[str, str]) -> Path | None:
+    if root is not None:
+        return root
+    if environ.get(TEST_ROOT_ENV):
+        return Path(environ[TEST_ROOT_ENV])
+    return next((path for path in ROOTS if path.is_dir()), None)
+
+
+def _properties(path: Path) -> dict[str, int]:
+    """The numbers of one `properties` file; empty where this process may not read it.
+
+    The kernel answers EPERM for devices that the container's cgroup withholds.
+    """
+    try:
+        text = path.read_text(encoding="ascii", errors="replace")
+    except OSError:
+        return {}
+    fields = (line.split() for line in text.splitlines())
+    return {f[0]: int(f[1]) for f in fields if len(f) == 2 and f[1].isascii() and f[1].isdigit()}
+
+
+def _numbered(folder: Path) -> list[Path]:
+    try:
+        found = [path for path in folder.iterdir() if path.name.isascii() and path.name.isdigit()]
+    except OSError:
+        return []
+    return sorted(found, key=lambda path: int(path.name))
+
+
+def gpu_nodes(root: Path | None = None, environ: Mapping[str, str] = os.environ) -> tuple[Node, ...]:
+    """Every GPU node that this process may read, in topology order (that of the HIP runtime)."""
+    top = _root(root, environ)
+    if top is None:
+        return ()
+    nodes = []
+    for folder in _numbered(top / "nodes"):
+        fields = _properties(folder / "properties")
+        if fields.get("gfx_target_version"):
+            vendor, device = fields.get("vendor_id", 0), fields.get("device_id", 0)
+            nodes.append(Node(int(folder.name), vendor, device, fields["gfx_target_version"]))
+    return tuple(nodes)
+
+
+def dcu_arch(root: Path | None = None, environ: Mapping[str, str] = os.environ) -> str | None:
+    """The arch of this machine's DCUs, where every GPU node has the same one; None otherwise.
+
+    On a mixed machine the answer depends on which device the process will see, which sysfs alone
+    does not tell: someone who knows (the runtime) has to be asked then.
+    """
+    archs = {node.dcu_arch for node in gpu_nodes(root, environ)}
+    return archs.pop() if len(archs) == 1 else None
+
+
+def links(number: int, root: Path | None = None, environ: Mapping[str, str] = os.environ) -> tuple[Link, ...]:
+    """Direct links of node `number`, those that the kernel lists as peer-to-peer included."""
+    top = _root(root, environ)
+    if top is None:
+        return ()
+    found = []
+    for kind in ("io_links", "p2p_links"):
+        for folder in _numbered(top / "nodes" / str(number) / kind):
+            fields = _properties(folder / "properties")
+            if {"node_from", "node_to", "type"} <= fields.keys():
+                found.append(Link(fields["node_from"], fields["node_to"], fields["type"]))
+    return tuple(found)
+
+
+def visible(nodes: tuple[Node, ...], environ: Mapping[str, str] = os.environ) -> tuple[Node, ...] | None:
+    """The nodes that HIP_VISIBLE_DEVICES / CUDA_VISIBLE_DEVICES leave; an empty value means unset.
+
+    As in the runtime, the list ends at the first index that is not there. None where sysfs cannot
+    tell: devices named by UUID, or filtered below HIP by ROCR_VISIBLE_DEVICES.
+    """
+    if environ.get("ROCR_VISIBLE_DEVICES"):
+        return None
+    wanted = environ.get("HIP_VISIBLE_DEVICES") or environ.get("CUDA_VISIBLE_DEVICES")
+    if not wanted:
+        return nodes
+    kept: list[Node] = []
+    for token in wanted.split(","):
+        index = token.strip().removeprefix("-")
+        if not (index.isascii() and index.isdigit()):
+            return None
+        if token.strip().startswith("-") or int(index) >= len(nodes):
+            break
+        kept.append(nodes[int(index)])
+    return tuple(kept)

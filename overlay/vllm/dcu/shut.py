@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What stays shut on a DCU, why, and what happens to a user who asks for it.  Standard library only.
+
+Most of it is shut because gfx936 is in none of upstream's arch sets. This module covers what a user
+can open past those sets: environment variables, attention backends by name, quantization by name.
+"""
+
+from collections.abc import MutableMapping
+from dataclasses import dataclass
+
+__all__ = [
+    "ATTENTION_OPEN",
+    "CAPABILITIES",
+    "VIT_ATTENTION_OPEN",
+    "attention_refusal",
+    "kv_cache_refusal",
+    "quantization_refusal",
+    "withdraw",
+]
+
+CAPABILITIES: dict[str, str] = {
+    "AITER": "its kernels are built for MI300-class matrix instructions, which a DCU does not have",
+    "custom paged attention": "its kernel uses MFMA instructions; on other targets it is a stub that aborts",
+    "quick all-reduce": "custom all-reduce kernels have hard-locked gfx936 hosts over PCIe with TP=2",
+    "fp8": "no fp8 path has been verified on this device",
+    "mx": "no mxfp4 or nvfp4 path has been verified on this device",
+    "this attention backend": "it assumes instructions that nobody has verified on this device",
+}
+"""Each capability that can be asked for, with the reason why it is shut on gfx936."""
+
+ATTENTION_OPEN = frozenset({"TRITON_ATTN", "ROCM_ATTN", "TRITON_MLA", "FLEX_ATTENTION", "NO_ATTENTION", "CUSTOM"})
+"""Attention backends that may run: generic Triton or PyTorch code, or what the user registered.
+
+ROCM_ATTN is Triton as well while custom paged attention is shut.
+"""
+
+VIT_ATTENTION_OPEN = frozenset({"TRITON_ATTN", "TORCH_SDPA"})
+"""The same for the attention of vision encoders."""
+
+_QUANTIZATION_SHUT = {
+    "fp8": "fp8",
+    "fbgemm_fp8": "fp8",
+    "ptpc_fp8": "fp8",
+    "mxfp4": "mx",
+    "petit_nvfp4": "mx",
+}
+
+_TRUE = frozenset({"1", "true"})
+_AITER_PREFIX = "VLLM_ROCM_USE_AITER"
+
+
+@dataclass(frozen=True)
+class _Switch:
+    variable: str
+    capability: str
+    off: str
+
+
+_SWITCHES = (
+    _Switch("VLLM_ROCM_SHUFFLE_KV_CACHE_LAYOUT", "AITER", "0"),
+    _Switch("VLLM_ROCM_CUSTOM_PAGED_ATTN", "custom paged attention", "0"),
+    _Switch("VLLM_ROCM_FP8_MFMA_PAGE_ATTN", "fp8", "0"),
+    _Switch("VLLM_ROCM_QUICK_REDUCE_QUANTIZATION", "quick all-reduce", "NONE"),
+)
+
+
+def _asks(switch: _Switch, value: str) -> bool:
+    """Upstream's reading of the variable: a choice other than its `off`, or one of its true values."""
+    if switch.off == "NONE":
+        return value not in ("", "NONE")
+    return value.strip().lower() in _TRUE
+
+
+def _sentence(subject: str, capability: str, outcome: str) -> str:
+    return f"{subject} asks for {capability}, which is shut on gfx936: {CAPABILITIES[capability]}. {outcome}"
+
+
+def withdraw(environ: MutableMapping[str, str]) -> tuple[str, ...]:
+    """Turn every request in `environ` off; returns one sentence for each.
+
+    Child processes inherit the corrected value. VLLM_ROCM_CUSTOM_PAGED_ATTN is on by default
+    upstream, hence it is turned off here without a request as well, then without a sentence.
+    """
+    aiter = tuple(_Switch(name, "AITER", "0") for name in sorted(environ) if name.startswith(_AITER_PREFIX))
+    said = []
+    for switch in aiter + _SWITCHES:
+        value = environ.get(switch.variable)
+        if value is not None and _asks(switch, value):
+            environ[switch.variable] = switch.off
+            outcome = f"It is treated as {switch.off}; unset it to silence this."
+            said.append(_sentence(f"{switch.variable}={value}", switch.capability, outcome))
+    environ.setdefault("VLLM_ROCM_CUSTOM_PAGED_ATTN", "0")
+    return tuple(said)
+
+
+def attention_refusal(backend: str, vit: bool = False) -> str | None:
+    """Why attention backend `backend` (its enum name) may not run; None where it may."""
+    allowed = VIT_ATTENTION_OPEN if vit else ATTENTION_OPEN
+    if backend in allowed:
+        return None
+    capability = "AITER" if "AITER" in backend else "this attention backend"
+    choices = ", ".join(sorted(allowed))
+    return _sentence(f"Attention backend {backend}", capability, f"Choose one of {choices}, or leave the choice to vLLM.")
+
+
+def quantization_refusal(method: str) -> str | None:
+    """Why quantization `method` may not run; None where upstream's own checks decide."""
+    capability = _QUANTIZATION_SHUT.get(method)
+    if capability is None:
+        return None
+    return _sentence(f"Quantization {method}", capability, "Use unquantized bf16 or fp16 weights.")
+
+
+def kv_cache_refusal(dtype: str) -> str | None:
+    """Why a KV cache of `dtype` (`--kv-cache-dtype`) may not be used; None where it may."""
+    if not dtype.startswith("fp8"):
+        return None
+    return _sentence(f"--kv-cache-dtype {dtype}", "fp8", "Use auto.")
