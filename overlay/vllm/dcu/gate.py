@@ -1,0 +1,275 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The gate in the unquantized GEMM: on a DCU, exact dispatch; on every other device, upstream's own function.
+
+`wrap(impl)` stands at the registration of `vllm::rocm_unquantized_gemm`. Everything that can be decided once is decided there:
+it runs when the module of the layers is imported, in every process anew (spawned) or inherited (forked), after the platform
+was resolved and before the first forward, so that no call, inside a graph capture or not, finds anything left to look up.
+
+    out[N, M] = x[N, K] @ weight[M, K].T
+
+A call looks its weight up by exact (dtype, shape). Nearly every one ends there, at `F.linear` and one counter. Only where a
+capability is open for that very weight are N, bias, layout, alignment and device asked. Any doubt goes to `F.linear`.
+
+A test or a rehearsal passes its own `Context`, labelled in `simulated`: `wrap(impl, context=...)`.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from operator import attrgetter
+
+import torch
+from vllm.dcu.catalog import CATALOG
+from vllm.dcu.context import Context, observe_context
+from vllm.dcu.counters import FREQUENT, Tally
+from vllm.dcu.countfiles import Header, Key
+from vllm.dcu.env import EnvError, stats_dir
+from vllm.dcu.reasons import CALL_REASONS, Reason
+from vllm.dcu.record import Record, Verdict
+from vllm.dcu.rules import covers, is_forced, standing_reasons, toolchain_phrases, unknown_capabilities
+from vllm.logger import init_logger
+
+__all__ = ["ActiveGate", "Context", "active", "build", "wrap"]
+
+logger = init_logger(__name__)
+
+Gemm = Callable[[torch.Tensor, torch.Tensor, torch.Tensor | None], torch.Tensor]
+
+# The order of CALL_REASONS is the order of the questions in `_refusal`; a slot's cells lie in the same order.
+_BIAS, _ROWS, _INNER, _DTYPE, _LAYOUT, _X_STRIDES, _W_STRIDES, _X_ALIGN, _W_ALIGN, _DEVICE, _UNDECIDABLE, _RAISED = range(len(CALL_REASONS))
+_FITS = -1
+
+
+@dataclass(frozen=True)
+class ActiveGate:
+    """What was decided in this process: the context, why each record is closed (empty: open), and the counters."""
+
+    context: Context
+    standing: dict[str, tuple[Reason, ...]]
+    tally: Tally
+    gemm: Gemm
+
+    @property
+    def open(self) -> tuple[str, ...]:
+        """Ids of the capabilities that are open."""
+        return tuple(ident for ident, reasons in self.standing.items() if not reasons)
+
+
+_active: ActiveGate | None = None
+
+
+def active() -> ActiveGate | None:
+    """The gate that `wrap` put in place last in this process, or None where upstream's function runs as it is."""
+    return _active
+
+
+def wrap(impl: Gemm, context: Context | None = None) -> Gemm:
+    """What to register in the place of `impl`, upstream's implementation.
+
+    Args:
+        impl: upstream's `rocm_unquantized_gemm_impl`.
+        context: for tests and rehearsals, with `simulated` set. By default this process is observed.
+
+    Returns:
+        `impl` itself, the same object, unless the device is a DCU; there, the gate.
+
+    Raises:
+        EnvError: on a DCU, where a switch has a value that cannot be read or honoured.
+    """
+    global _active
+    if context is None:
+        context = observe_context()
+        if context is None:
+            return impl
+    _active = build(context)
+    _announce(_active)
+    return _active.gemm
+
+
+def build(context: Context, records: tuple[Record, ...] = CATALOG) -> ActiveGate:
+    """Decide everything that can be decided once, and make the function that decides the rest.
+
+    Raises:
+        EnvError: VLLM_DCU_CAPABILITIES names what these records cannot honour.
+    """
+    wrong = unknown_capabilities(context, records)
+    if wrong:
+        raise EnvError("VLLM_DCU_CAPABILITIES: " + "; ".join(wrong))
+    standing = {record.id: standing_reasons(record, context) for record in records}
+    header = Header(context.arch, context.simulated, tuple(ident for ident, reasons in standing.items() if not reasons))
+    slots: dict[tuple[torch.dtype, torch.Size], _Slot] = {}
+    tally = Tally(header, stats_dir(), on_reset=slots.clear)
+    opener = _Opener(context, records, standing, tally, slots)
+    return ActiveGate(context, standing, tally, _make_gemm(context.device_type, tally, slots, opener))
+
+
+@dataclass(frozen=True)
+class _Slot:
+    """What was decided for one (dtype, shape). Without a `native` op every call is a miss, in `base` (N=1) or `base + 1`."""
+
+    native: Callable[..., torch.Tensor] | None
+    base: int
+    m: int
+    k: int
+    record: str = ""
+    rows: int = 1
+    alignment: int = 16
+    args: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class _Opener:
+    """Makes the slot of a weight that is seen for the first time."""
+
+    context: Context
+    records: tuple[Record, ...]
+    standing: dict[str, tuple[Reason, ...]]
+    tally: Tally
+    slots: dict[tuple[torch.dtype, torch.Size], _Slot]
+
+    def __call__(self, weight: torch.Tensor) -> _Slot:
+        shape = weight.shape
+        dtype = str(weight.dtype).removeprefix("torch.")
+        m, k = (shape[0], shape[1]) if len(shape) == 2 else (-1, -1)
+        record = _pick([r for r in self.records if r.key is not None and covers(r, dtype, m, k)], self.standing)
+        if record is None:
+            slot = self._closed(dtype, m, k, None, Reason.NO_RECORD)
+        elif self.standing[record.id]:
+            slot = self._closed(dtype, m, k, record.id, self.standing[record.id][0])
+        else:
+            slot = self._opened(dtype, m, k, record)
+        # A slot without cells of its own is not kept: what is kept per shape stays bounded.
+        if slot.base:
+            self.slots[weight.dtype, shape] = slot
+        return slot
+
+    def close(self, weight: torch.Tensor, ident: str) -> None:
+        """Let no later call of `weight`'s shape reach the native operator, which raised."""
+        m, k = weight.shape
+        dtype = str(weight.dtype).removeprefix("torch.")
+        self.slots[weight.dtype, weight.shape] = self._closed(dtype, m, k, ident, Reason.KERNEL_RAISED)
+
+    def _closed(self, dtype: str, m: int, k: int, ident: str | None, reason: Reason) -> _Slot:
+        keys = [Key("miss", dtype, m, k, ident, reason.value, rows) for rows in ("1", "other")]
+        return _Slot(None, self.tally.allocate(keys), m, k)
+
+    def _opened(self, dtype: str, m: int, k: int, record: Record) -> _Slot:
+        # An open record was validated: it has both.
+        assert record.semantics is not None
+        assert record.contract.n is not None
+        keys = [Key("miss", dtype, m, k, record.id, reason.value, "any") for reason in CALL_REASONS]
+        base = self.tally.allocate([*keys, Key("hit", dtype, m, k, record.id, None, "1")])
+        if not base:
+            return _Slot(None, base, m, k)
+        return _Slot(
+            self.context.ops[record.semantics.op].call,
+            base,
+            m,
+            k,
+            record.id,
+            record.contract.n,
+            record.contract.alignment,
+            tuple(record.contract.args.values()),
+        )
+
+
+def _pick(candidates: list[Record], standing: dict[str, tuple[Reason, ...]]) -> Record | None:
+    """The record that decides a shape: an open one, else a positive one, else a negative one."""
+    ranked = sorted(candidates, key=lambda r: (bool(standing[r.id]), r.verdict is not Verdict.OPEN))
+    return ranked[0] if ranked else None
+
+
+def _refusal(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, slot: _Slot, on_device: Callable[[object], bool]) -> int:
+    """The index in CALL_REASONS of the first condition that this call does not meet, or _FITS."""
+    if bias is not None:
+        return _BIAS
+    if x.numel() != slot.rows * slot.k:
+        return _ROWS
+    if x.shape[-1] != slot.k:
+        return _INNER
+    if x.dtype is not weight.dtype:
+        return _DTYPE
+    if x.layout is not torch.strided or weight.layout is not torch.strided:
+        return _LAYOUT
+    if not x.is_contiguous():
+        return _X_STRIDES
+    if not weight.is_contiguous():
+        return _W_STRIDES
+    if x.data_ptr() % slot.alignment:
+        return _X_ALIGN
+    if weight.data_ptr() % slot.alignment:
+        return _W_ALIGN
+    if not on_device(x) or x.device != weight.device:
+        return _DEVICE
+    return _FITS
+
+
+def _make_gemm(device_type: str, tally: Tally, slots: dict[tuple[torch.dtype, torch.Size], _Slot], opener: _Opener) -> Gemm:
+    linear = torch.nn.functional.linear
+    # `x.is_cuda` and its like: a tenth of the cost of comparing `x.device.type`.
+    on_device: Callable[[object], bool] = attrgetter(f"is_{device_type}")
+    hit_offset = len(CALL_REASONS)
+
+    def rocm_unquantized_gemm_dcu(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+        slot = slots.get((weight.dtype, weight.shape)) or opener(weight)
+        native = slot.native
+        if native is None:
+            tally.cells[slot.base + (x.numel() != slot.k)] += 1
+            return linear(x, weight, bias)
+        try:
+            refused = _refusal(x, weight, bias, slot, on_device)
+        except Exception:
+            refused = _UNDECIDABLE
+        if refused == _FITS:
+            try:
+                out = native(weight, x if x.dim() == 2 else x.view(slot.rows, slot.k), *slot.args)
+            except torch.OutOfMemoryError:
+                raise
+            except RuntimeError as error:
+                refused = _RAISED
+                opener.close(weight, slot.record)
+                logger.error("DCU capability %s raised and is closed in this process: %s", slot.record, error)
+            else:
+                tally.cells[slot.base + hit_offset] += 1
+                return out if x.dim() == 2 else out.view(*x.shape[:-1], slot.m)
+        cell = slot.base + refused
+        tally.cells[cell] = count = tally.cells[cell] + 1
+        if count == FREQUENT:
+            _report_frequent(slot, refused)
+        return linear(x, weight, bias)
+
+    return rocm_unquantized_gemm_dcu
+
+
+def _report_frequent(slot: _Slot, refused: int) -> None:
+    reason = CALL_REASONS[refused]
+    logger.info(
+        "DCU capability for %d x %d was refused %d times for %r: %s %s (said once)",
+        slot.m,
+        slot.k,
+        FREQUENT,
+        reason.value,
+        reason.sentence,
+        reason.todo,
+    )
+
+
+def _announce(gate: ActiveGate) -> None:
+    """Log once what was decided, one line for each positive record."""
+    context = gate.context
+    for record in CATALOG:
+        reasons = gate.standing[record.id]
+        if record.verdict is not Verdict.OPEN:
+            continue
+        differs = "; ".join(toolchain_phrases(record, context))
+        if reasons:
+            why = " ".join(f"[{r.value}] {r.sentence} {r.todo}" for r in reasons)
+            logger.info("DCU capability %s is closed [%s]: %s%s", record.id, context.label, why, differs and f" ({differs})")
+        elif differs and is_forced(record, context):
+            logger.warning(
+                "DCU capability %s is FORCED OPEN by VLLM_DCU_CAPABILITIES [%s] although %s: its results are unverified.",
+                record.id,
+                context.label,
+                differs,
+            )
+        else:
+            logger.info("DCU capability %s is open [%s].", record.id, context.label)
