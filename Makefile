@@ -5,7 +5,7 @@ RUN := $(PYTHON) -m scripts
 flag = $(if $(filter-out 0,$($(1))),$(2))
 opt = $(if $($(1)),$(2) "$($(1))")
 
-.PHONY: help doctor fetch apply refresh lint check test clean distclean pins
+.PHONY: help doctor fetch apply refresh build env serve lint check test clean distclean pins
 
 help:
 	@$(RUN) help
@@ -15,6 +15,12 @@ fetch:
 	@$(RUN) fetch $(call opt,VLLM,--version)
 apply:
 	@$(RUN) apply $(call flag,DROP_EDITS,--drop-edits) $(call flag,JSON,--json)
+build:
+	@$(RUN) build $(call opt,TARGET,--target)
+env:
+	@$(RUN) env
+serve:
+	@$(RUN) serve
 refresh:
 	@$(RUN) refresh $(call opt,PATCH,--patch)
 lint:

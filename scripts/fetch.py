@@ -16,11 +16,11 @@ from scripts.pin import Artifact, read_pin
 __all__ = ["fetch", "main"]
 
 
-def _from_user(artifact: Artifact, given: Path, final: Path) -> Path:
+def _from_user(artifact: Artifact, given: Path, final: Path, variable: str) -> Path:
     if not given.is_file():
         raise errors.MissingInput(
-            f"UPSTREAM_SDIST={given} is not a file",
-            "it has to be the sdist itself",
+            f"{variable}={given} is not a file",
+            "it has to be the pinned file itself",
             f"point it at {artifact.name}, or unset it to download",
         )
     index.verify(artifact, given)
@@ -31,8 +31,10 @@ def _from_user(artifact: Artifact, given: Path, final: Path) -> Path:
     return final
 
 
-def fetch(artifact: Artifact, given: Path | None = None) -> Path:
+def fetch(artifact: Artifact, given: Path | None = None, variable: str = "UPSTREAM_SDIST") -> Path:
     """The verified file in the cache: from the cache, from `given`, or from the index (resumed where it broke off).
+
+    `variable` is the name by which a person gave `given`.
 
     The bytes are hashed on every call: a cache that was damaged since is refused, not trusted.
 
@@ -44,7 +46,7 @@ def fetch(artifact: Artifact, given: Path | None = None) -> Path:
     final = folder / artifact.name
     with hold(folder / f".{artifact.name}.lock", "fetch"):
         if given is not None:
-            return _from_user(artifact, given, final)
+            return _from_user(artifact, given, final, variable)
         if final.exists():
             index.verify(artifact, final)
             return final

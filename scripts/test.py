@@ -35,9 +35,9 @@ class _Outcome:
 
 def _python(suite: str) -> Path:
     if suite in ("runtime",):
-        from scripts.envs import runtime_python
+        from scripts.envs import ready_python
 
-        return runtime_python()
+        return ready_python()
     return Path(sys.executable)
 
 

@@ -79,5 +79,6 @@ def enter(argv: Sequence[str]) -> None:
     python = tools_python()
     if Path(sys.prefix) == python.parent.parent or (os.environ.get("TOOLS_PYTHON") and Path(sys.executable) == python):
         return
+    os.environ.setdefault("PYTHON", sys.executable)  # the Python in use: a device build is for it, not for the tools'
     os.environ[_INSIDE] = str(os.getpid())
     os.execv(python, [str(python), *argv])  # noqa: S606  (an argument list; the process id stays)

@@ -1,0 +1,226 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What build of vLLM this is, and proof that it is the one that runs.
+
+The wheel packer writes `manifest.json` beside this file: where the sources came from, what was applied, for which
+target, and the sha256 of every file of the package. `examine` compares that with the files that Python really imports,
+so that a stock vLLM earlier on the path, a half-overwritten install or an edited file is named and not believed.
+
+Standard library only: the tools read it by path, without importing vLLM.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+__all__ = [
+    "FILE_NAME",
+    "SCHEMA",
+    "Manifest",
+    "ManifestError",
+    "Patch",
+    "Verdict",
+    "altered",
+    "copies",
+    "examine",
+    "parse",
+    "read",
+]
+
+SCHEMA = 1
+FILE_NAME = "manifest.json"
+
+
+class ManifestError(RuntimeError):
+    """The manifest is missing or not one that this code understands."""
+
+
+@dataclass(frozen=True)
+class Patch:
+    """One patch of the series as it was applied: file name and sha256 of its bytes."""
+
+    name: str
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """The build manifest.
+
+    Attributes:
+        version: the one version of this build (file name, METADATA, `vllm.__version__`).
+        target: `rocm`, `cpu` or `empty`.
+        upstream: version of the upstream release.
+        upstream_sha256: sha256 of its sdist.
+        patches: the series, in order.
+        tree: git tree id of the sources (base, series and overlay).
+        base_commit, head_commit: first and last commit of those sources.
+        archs: device architectures that native code was compiled for.
+        toolchain: what compiled or supplied the native code, by role.
+        files: path inside the package -> sha256, all files but the manifest itself.
+    """
+
+    version: str
+    target: str
+    upstream: str
+    upstream_sha256: str
+    patches: tuple[Patch, ...]
+    tree: str
+    base_commit: str
+    head_commit: str
+    archs: tuple[str, ...]
+    toolchain: Mapping[str, str]
+    files: Mapping[str, str]
+
+    def to_json(self) -> bytes:
+        """Deterministic bytes; `parse` reads them back."""
+        data = {
+            "schema": SCHEMA,
+            "version": self.version,
+            "target": self.target,
+            "upstream": self.upstream,
+            "upstream_sha256": self.upstream_sha256,
+            "patches": [{"name": patch.name, "sha256": patch.sha256} for patch in self.patches],
+            "tree": self.tree,
+            "base_commit": self.base_commit,
+            "head_commit": self.head_commit,
+            "archs": list(self.archs),
+            "toolchain": dict(self.toolchain),
+            "files": dict(self.files),
+        }
+        return (json.dumps(data, indent=1, sort_keys=True, ensure_ascii=True) + "\n").encode()
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What `examine` found.
+
+    Attributes:
+        package: folder of the vllm that is imported.
+        manifest: its manifest, if it has one.
+        problems: one sentence each; empty means that the build is whole and is the one that runs.
+        notes: facts worth knowing that are no fault.
+    """
+
+    package: Path
+    manifest: Manifest | None
+    problems: tuple[str, ...]
+    notes: tuple[str, ...]
+
+
+def parse(data: bytes) -> Manifest:
+    """Read a manifest's bytes.
+
+    Raises:
+        ManifestError: not JSON, another schema, or a field is missing or of another type.
+    """
+    try:
+        raw = json.loads(data)
+        if raw["schema"] != SCHEMA:
+            raise ManifestError(f"the build manifest has schema {raw['schema']!r}, this code reads {SCHEMA}")
+        return Manifest(
+            version=_text(raw["version"]),
+            target=_text(raw["target"]),
+            upstream=_text(raw["upstream"]),
+            upstream_sha256=_text(raw["upstream_sha256"]),
+            patches=tuple(Patch(_text(row["name"]), _text(row["sha256"])) for row in raw["patches"]),
+            tree=_text(raw["tree"]),
+            base_commit=_text(raw["base_commit"]),
+            head_commit=_text(raw["head_commit"]),
+            archs=tuple(_text(arch) for arch in raw["archs"]),
+            toolchain={_text(key): _text(value) for key, value in raw["toolchain"].items()},
+            files={_text(key): _text(value) for key, value in raw["files"].items()},
+        )
+    except ManifestError:
+        raise
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ManifestError(f"the build manifest is damaged ({type(error).__name__}: {error})") from error
+
+
+def read(package: Path | None = None) -> Manifest:
+    """The manifest of a vllm package folder (default: the one this module belongs to).
+
+    Raises:
+        ManifestError: there is none (a stock vLLM, or a source tree), or it is damaged.
+    """
+    folder = package or Path(__file__).resolve().parent.parent
+    path = folder / "dcu" / FILE_NAME
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise ManifestError(f"{folder} has no build manifest: it is not an installed wheel of vLLM for gfx936") from error
+    return parse(data)
+
+
+def altered(manifest: Manifest, package: Path) -> list[str]:
+    """One sentence for each file that is missing, differs, or is code that the build does not know."""
+    found: list[str] = []
+    for name, digest in sorted(manifest.files.items()):
+        path = package / name
+        if not path.is_file():
+            found.append(f"{path} is missing")
+        elif _sha256(path) != digest:
+            found.append(f"{path} is not the file that was built")
+    ours = {*manifest.files, f"dcu/{FILE_NAME}"}
+    for path in sorted(package.rglob("*")):
+        name = path.relative_to(package).as_posix()
+        if path.suffix in (".py", ".so") and "__pycache__" not in path.parts and name not in ours:
+            found.append(f"{path} does not belong to the build")
+    return found
+
+
+def copies(search: Sequence[str]) -> list[Path]:
+    """Every vllm package on a search path, in import order: the first is the one that `import vllm` takes."""
+    found: list[Path] = []
+    for entry in search:
+        package = (Path(entry or ".") / "vllm").resolve()
+        if (package / "__init__.py").is_file() and package not in found:
+            found.append(package)
+    return found
+
+
+def examine(package: Path, search: Sequence[str] | None = None) -> Verdict:
+    """Compare the vllm that runs with its build manifest.
+
+    Args:
+        package: folder of the imported package, `Path(vllm.__file__).parent`.
+        search: the search path, `sys.path` by default.
+    """
+    package = package.resolve()
+    search = sys.path if search is None else search
+    problems: list[str] = []
+    others = [path for path in copies(search) if path != package]
+    notes = [f"another vllm is on the search path: {path}" for path in others]
+    manifest: Manifest | None = None
+    try:
+        manifest = read(package)
+    except ManifestError as error:
+        problems.append(str(error))
+    if manifest is not None:
+        problems += altered(manifest, package)
+        # vLLM chooses its platform by the installed *metadata*, which may belong to another copy than the code.
+        versions = [d.version for d in importlib.metadata.distributions(name="vllm", path=list(search))]
+        if not versions:
+            problems.append(f"no installed metadata names vllm, although {package} runs: it was copied, not installed")
+        elif versions[0] != manifest.version:
+            problems.append(f"the installed metadata says vllm {versions[0]}, the running code is {manifest.version}")
+    return Verdict(package, manifest, tuple(problems), tuple(notes))
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r} is not a string")
+    return value
+
+
+def _sha256(path: Path) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as stream:
+        while block := stream.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()

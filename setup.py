@@ -1,0 +1,48 @@
+"""The patched vLLM wheel through pip: `pip wheel . --no-deps --no-build-isolation` is `make apply && make build`.
+
+Nothing is built here: setuptools is only the door that pip knocks at. The wheel is the packer's, byte for byte, and the
+tools run in their own environment, so the Python that calls this needs setuptools and nothing else.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from setuptools import setup
+from setuptools.command.bdist_wheel import bdist_wheel
+from setuptools.command.dist_info import dist_info
+
+ROOT = Path(__file__).resolve().parent
+
+
+def tools(*argv: str) -> None:
+    """Run one verb; its own sentence is the error."""
+    code = subprocess.run([sys.executable, "-m", "scripts", *argv], cwd=ROOT, check=False).returncode
+    if code:
+        raise SystemExit(code)
+
+
+class PatchedWheel(bdist_wheel):
+    """The packer's wheel instead of setuptools' own."""
+
+    def run(self) -> None:
+        folder = Path(self.dist_dir).resolve()
+        before = set(folder.glob("*.whl"))
+        tools("apply")
+        tools("build", "--into", str(folder))
+        for wheel in set(folder.glob("*.whl")) - before:
+            self.distribution.dist_files.append(("bdist_wheel", "any", str(wheel)))
+
+
+class PatchedDistInfo(dist_info):
+    """The metadata that the wheel will have, for pip's look before it builds."""
+
+    def run(self) -> None:
+        tools("apply")
+        tools("build", "--metadata-into", str(Path(self.output_dir).resolve()))
+
+
+# No version: both commands that would use one are replaced, and the version is made in one place, scripts/version.py.
+setup(name="vllm", packages=[], py_modules=[], cmdclass={"bdist_wheel": PatchedWheel, "dist_info": PatchedDistInfo})
