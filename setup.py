@@ -10,9 +10,13 @@ import subprocess
 import sys
 from pathlib import Path
 
-from setuptools import setup
-from setuptools.command.bdist_wheel import bdist_wheel
+import setuptools
 from setuptools.command.dist_info import dist_info
+
+try:
+    from setuptools.command.bdist_wheel import bdist_wheel
+except ModuleNotFoundError:
+    raise SystemExit(f"error: setuptools {setuptools.__version__} has no bdist_wheel of its own; install setuptools 77 or newer") from None
 
 ROOT = Path(__file__).resolve().parent
 
@@ -41,8 +45,10 @@ class PatchedDistInfo(dist_info):
 
     def run(self) -> None:
         tools("apply")
-        tools("build", "--metadata-into", str(Path(self.output_dir).resolve()))
+        folder = Path(self.output_dir).resolve()
+        tools("build", "--metadata-into", str(folder))
+        (folder / "vllm.egg-info").mkdir(exist_ok=True)  # setuptools' build_meta insists on finding one beside it
 
 
 # No version: both commands that would use one are replaced, and the version is made in one place, scripts/version.py.
-setup(name="vllm", packages=[], py_modules=[], cmdclass={"bdist_wheel": PatchedWheel, "dist_info": PatchedDistInfo})
+setuptools.setup(name="vllm", packages=[], py_modules=[], cmdclass={"bdist_wheel": PatchedWheel, "dist_info": PatchedDistInfo})
