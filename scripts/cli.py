@@ -28,6 +28,7 @@ VERBS: dict[str, tuple[str, bool]] = {
     "test": ("test", True),
     "clean": ("clean", False),
     "pins": ("pins", True),
+    "drift": ("drift", True),
 }
 
 

@@ -1,0 +1,333 @@
+"""Run upstream's own platform code for one arch, with everything around it replaced (stand-alone, standard library only).
+
+`python -I -S probe.py ROOT ARCH` prints JSON. The modules in REAL are executed as upstream wrote them; every other
+import (torch, amdsmi, numpy, the rest of vllm) is a stand-in whose truth value is *unknown*: using it in a condition
+raises, and the question is then reported as not answered instead of being answered wrongly.
+"""
+
+from __future__ import annotations
+
+import enum
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import inspect
+import itertools
+import json
+import os
+import re
+import sys
+import types
+from collections.abc import Iterator
+from typing import Any
+
+REAL = ("vllm.platforms.rocm", "vllm.platforms.interface", "vllm.envs", "vllm._aiter_ops")
+REAL_PREFIX = ("vllm.dcu",)
+
+#: Sample arguments by parameter name. A required parameter that is not here makes the call "not evaluated".
+ARGUMENTS: dict[str, list[Any]] = {
+    "qtype": ["torch.bfloat16", "torch.float16"],
+    "dtype": ["torch.bfloat16"],
+    "torch_dtype": ["torch.bfloat16"],
+    "head_size": [64, 128, 256],
+    "block_size": [16],
+    "gqa_ratio": [6],
+    "max_seq_len": [32768],
+    "sliding_window": [0],
+    "kv_cache_dtype": ["auto"],
+    "use_mla": [False],
+    "use_sparse": [False],
+    "gcn_arch": ["ARCH"],
+    "device_id": [0],
+    "capability": [90, (9, 0)],
+}
+
+
+class Unknown(Exception):
+    """Something outside the probe was asked for its value."""
+
+
+class Thing:
+    """A stand-in: any attribute, call or item is another stand-in; its value is unknown."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") and name.endswith("__"):
+            raise AttributeError(name)
+        return Thing(f"{self._name}.{name}")
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if len(args) == 1 and not kwargs and isinstance(args[0], types.FunctionType | type):
+            return args[0]  # used as a decorator
+        return Thing(f"{self._name}()")
+
+    def __getitem__(self, item: Any) -> Any:
+        return Thing(f"{self._name}[]")
+
+    def __or__(self, other: Any) -> Any:
+        return Thing(f"{self._name}|")
+
+    __ror__ = __or__
+
+    def __bool__(self) -> bool:
+        raise Unknown(self._name)
+
+    def __iter__(self) -> Iterator[Any]:
+        raise Unknown(self._name)
+
+    def __len__(self) -> int:
+        raise Unknown(self._name)
+
+    def __lt__(self, other: Any) -> bool:
+        raise Unknown(self._name)
+
+    __gt__ = __le__ = __ge__ = __lt__
+
+    def __eq__(self, other: Any) -> bool:
+        return isinstance(other, Thing) and other._name == self._name
+
+    def __hash__(self) -> int:
+        return hash(self._name)
+
+    def __mro_entries__(self, bases: Any) -> tuple[type, ...]:
+        return (object,)
+
+    def __enter__(self) -> Any:
+        return self
+
+    def __exit__(self, *args: Any) -> None:
+        return None
+
+
+class Quiet(Thing):
+    """A logger: swallows everything."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> None:
+        return None
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") and name.endswith("__"):
+            raise AttributeError(name)
+        return Quiet(f"{self._name}.{name}")
+
+
+class StandInModule(types.ModuleType):
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.__path__ = []
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") and name.endswith("__"):
+            raise AttributeError(name)
+        full = f"{self.__name__}.{name}"
+        return sys.modules.get(full) or Thing(full.removeprefix("vllm.v1.attention.backends.registry."))
+
+
+def is_real(name: str) -> bool:
+    return name in REAL or any(name == p or name.startswith(p + ".") for p in REAL_PREFIX)
+
+
+class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Serve stand-ins for every module that is neither standard library nor in REAL."""
+
+    def __init__(self, root: str) -> None:
+        self.root = root
+
+    def find_spec(self, name: str, path: Any, target: Any = None) -> importlib.machinery.ModuleSpec | None:
+        if name.split(".")[0] in sys.stdlib_module_names:
+            return None
+        if is_real(name):
+            base = os.path.join(self.root, *name.split("."))  # noqa: PTH118 - stand-alone, no pathlib at this point
+            for file, package in ((base + ".py", False), (os.path.join(base, "__init__.py"), True)):  # noqa: PTH118
+                if os.path.isfile(file):  # noqa: PTH113
+                    return importlib.util.spec_from_file_location(name, file, submodule_search_locations=[base] if package else None)
+            if name.startswith("vllm.dcu"):
+                return None
+        return importlib.machinery.ModuleSpec(name, self, is_package=True)
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType:
+        if spec.name == "regex":
+            return re
+        return StandInModule(spec.name)
+
+    def exec_module(self, module: types.ModuleType) -> None:
+        return None
+
+
+def plain(value: Any) -> Any:
+    """A value that JSON can carry and that is equal between releases when the meaning is."""
+    if value is None or isinstance(value, bool | int | str | float):
+        return value
+    if isinstance(value, Thing):
+        return f"<{value._name}>"
+    if isinstance(value, enum.Enum):
+        return f"<{value.name}>"
+    if isinstance(value, list | tuple | set | frozenset):
+        items = [plain(v) for v in value]
+        return sorted(items, key=repr) if isinstance(value, set | frozenset) else items
+    if isinstance(value, dict):
+        return {str(k): plain(v) for k, v in value.items()}
+    return f"<{type(value).__name__}>"
+
+
+def answer(call: Any) -> dict[str, Any]:
+    try:
+        return {"value": plain(call())}
+    except Unknown as error:
+        return {"unknown": f"depends on {error}"}
+    except Exception as error:
+        return {"unknown": f"{type(error).__name__}"}
+
+
+def sample_calls(function: Any, arch: str) -> list[dict[str, Any]] | str:
+    """Every combination of sample arguments, or the name of a required parameter without samples."""
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):
+        return "signature"
+    names, choices = [], []
+    for name, parameter in signature.parameters.items():
+        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+            continue
+        if parameter.default is not parameter.empty:
+            continue
+        if name not in ARGUMENTS:
+            return name
+        values = [arch if v == "ARCH" else v for v in ARGUMENTS[name]]
+        values = [Thing(v) if isinstance(v, str) and v.startswith("torch.") else v for v in values]
+        names.append(name)
+        choices.append(values)
+    return [dict(zip(names, combination, strict=True)) for combination in itertools.product(*choices)]
+
+
+def evaluate(function: Any, arch: str) -> dict[str, Any]:
+    calls = sample_calls(function, arch)
+    if isinstance(calls, str):
+        return {"skipped": f"no sample value for parameter {calls!r}"}
+    answers = [answer(lambda kw=kw: function(**kw)) for kw in calls]
+    known = [a["value"] for a in answers if "value" in a]
+    if not known:
+        return answers[0]
+    distinct = [v for i, v in enumerate(known) if v not in known[:i]]
+    return {"value": distinct[0] if len(distinct) == 1 else {"any of": sorted(distinct, key=repr)}}
+
+
+def install(root: str, arch: str) -> types.ModuleType:
+    """Put the stand-ins in place and execute upstream's ROCm platform for `arch`."""
+    sys.meta_path.insert(0, Finder(root))
+    import torch  # type: ignore[import-not-found, unused-ignore]  # the stand-in
+
+    properties = types.SimpleNamespace(gcnArchName=f"{arch}:sramecc+:xnack-", multi_processor_count=80, major=9, minor=3)
+    torch.version = types.SimpleNamespace(hip="6.3", cuda=None)
+    torch.__version__ = "2.10.0"
+    torch.cuda = types.SimpleNamespace(
+        get_device_properties=lambda *a: properties,
+        get_device_capability=lambda *a: (9, 3),
+        Stream=Thing("Stream"),
+        is_available=lambda: True,
+    )
+    torch.library = Thing("torch.library")
+    for name in ("half", "float16"):
+        setattr(torch, name, Thing("torch.float16"))
+    import amdsmi  # type: ignore[import-not-found, unused-ignore]
+
+    class AmdSmiException(Exception):
+        pass
+
+    amdsmi.AmdSmiException = AmdSmiException
+    amdsmi.amdsmi_init = amdsmi.amdsmi_shut_down = lambda *a: None
+    amdsmi.amdsmi_get_processor_handles = lambda *a: ["gpu0"]
+    amdsmi.amdsmi_get_gpu_asic_info = lambda *a: {
+        "target_graphics_version": arch,
+        "device_id": "0x0000",
+        "market_name": "probe",
+    }
+    import vllm.logger  # type: ignore[import-not-found, unused-ignore]
+
+    vllm.logger.init_logger = lambda *a: Quiet("logger")
+    import vllm.config  # type: ignore[import-not-found, unused-ignore]
+
+    vllm.config.get_current_vllm_config_or_none = lambda: None  # as outside an engine
+    import vllm  # type: ignore[import-not-found, unused-ignore]
+
+    vllm.envs = importlib.import_module("vllm.envs")
+    return importlib.import_module("vllm.platforms.rocm")
+
+
+def own_functions(module: types.ModuleType) -> Iterator[tuple[str, Any]]:
+    for name, value in sorted(vars(module).items()):
+        if isinstance(value, Thing):
+            continue
+        target = inspect.unwrap(value) if callable(value) else value
+        if isinstance(target, types.FunctionType) and target.__module__ == module.__name__:
+            yield name, value
+
+
+def platform_methods(cls: type) -> Iterator[tuple[str, Any]]:
+    seen: set[str] = set()
+    for base in cls.__mro__:
+        if base.__module__ not in REAL:
+            continue
+        for name, value in sorted(vars(base).items()):
+            if name not in seen and isinstance(value, classmethod | staticmethod):
+                seen.add(name)
+                yield name, getattr(cls, name)
+
+
+#: Called for their effect, not for an answer.
+EFFECTS = {
+    "set_device",
+    "inference_mode",
+    "seed_everything",
+    "import_kernels",
+    "pre_register_and_update",
+    "manual_seed_all",
+    "_sync_hip_cuda_env_vars",
+    "_get_wsl_kernel_version",
+    "get_rocm_version",
+}
+
+
+def evaluate_aiter(arch: str) -> dict[str, Any]:
+    """Upstream asks whether AITER is installed; the question here is what the arch alone decides, so: it is."""
+    found: dict[str, Any] = {}
+    real_find_spec = importlib.util.find_spec
+    importlib.util.find_spec = lambda name, *a: name
+    try:
+        ops = importlib.import_module("vllm._aiter_ops")
+        for name, function in own_functions(ops):
+            if name.startswith(("is_", "_is_")):
+                found[f"aiter.{name}()"] = evaluate(function, arch)
+    except Exception as error:
+        found["aiter"] = {"skipped": f"{type(error).__name__}: {error}"}
+    finally:
+        importlib.util.find_spec = real_find_spec
+    return found
+
+
+def main(root: str, arch: str) -> dict[str, Any]:
+    rocm = install(root, arch)
+    found: dict[str, Any] = {}
+    cls = rocm.RocmPlatform
+    import vllm.platforms  # type: ignore[import-not-found, unused-ignore]
+
+    vllm.platforms.current_platform = cls()
+    found.update(evaluate_aiter(arch))
+    for name, value in sorted(vars(rocm).items()):
+        if isinstance(value, bool) and not name.startswith("__") and name != "TYPE_CHECKING":
+            found[f"rocm.{name}"] = {"value": value}
+    for name, function in own_functions(rocm):
+        if name not in EFFECTS:
+            found[f"rocm.{name}()"] = evaluate(function, arch)
+    for name, method in platform_methods(cls):
+        if name not in EFFECTS:
+            found[f"RocmPlatform.{name}()"] = evaluate(method, arch)
+    envs = sys.modules["vllm.envs"]
+    defaults = {name: answer(getter) for name, getter in sorted(getattr(envs, "environment_variables", {}).items())}
+    return {"arch": arch, "truth": found, "env": defaults}
+
+
+if __name__ == "__main__":
+    sys.stdout.write(json.dumps(main(sys.argv[1], sys.argv[2]), sort_keys=True))
