@@ -5,7 +5,7 @@ RUN := $(PYTHON) -m scripts
 flag = $(if $(filter-out 0,$($(1))),$(2))
 opt = $(if $($(1)),$(2) "$($(1))")
 
-.PHONY: help doctor fetch apply refresh build env serve lint check test clean distclean pins
+.PHONY: help drift doctor fetch apply refresh build env serve lint check test clean distclean pins
 
 help:
 	@$(RUN) help
@@ -35,3 +35,5 @@ distclean:
 	@$(RUN) clean --all
 pins:
 	@$(RUN) pins
+drift:
+	@$(RUN) drift $(VLLM) $(call opt,UPSTREAM_DIR,--dir) $(call flag,JSON,--json)
