@@ -15,9 +15,9 @@ from typing import Any
 from vllm.dcu.arch import base_arch, is_dcu_arch
 from vllm.dcu.env import Switches, read_switches
 from vllm.dcu.kernels import KERNELS
-from vllm.dcu.record import Toolchain
+from vllm.dcu.record import Record, Toolchain
 
-__all__ = ["Context", "NativeOp", "native_ops", "observe_context", "running_toolchain"]
+__all__ = ["Context", "NativeOp", "assumed_context", "native_ops", "observe_context", "running_toolchain"]
 
 
 @dataclass(frozen=True)
@@ -80,6 +80,30 @@ def observe_context() -> Context | None:
         code_objects=_extension_targets(),
         switches=read_switches(),
     )
+
+
+def assumed_context(arch: str, record: Record, toolchain: Toolchain | None = None) -> Context:
+    """A device that is not here, with all that `record` wants of a build: for explanations on any machine.
+
+    The switches are this process's own. `toolchain` defaults to the record's.
+
+    Raises:
+        EnvError: a switch has a value that cannot be read.
+    """
+    kernel = KERNELS[record.kernel]
+    return Context(
+        arch=base_arch(arch),
+        device_type="cuda",
+        toolchain=toolchain or record.target.toolchain,
+        ops={kernel.op: NativeOp(kernel.schema, _never_called)},
+        code_objects=frozenset({record.target.arch}),
+        switches=read_switches(),
+        simulated="assumed for this explanation, with the operator, code object and toolchain that the record wants",
+    )
+
+
+def _never_called(*args: object) -> None:
+    raise AssertionError("an assumed operator is only looked at")
 
 
 def running_toolchain() -> Toolchain:

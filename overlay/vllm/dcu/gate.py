@@ -23,9 +23,10 @@ from vllm.dcu.context import Context, observe_context
 from vllm.dcu.counters import FREQUENT, Tally
 from vllm.dcu.countfiles import Header, Key
 from vllm.dcu.env import EnvError, stats_dir
+from vllm.dcu.kernels import KERNELS
 from vllm.dcu.reasons import CALL_REASONS, Reason
 from vllm.dcu.record import Record, Verdict
-from vllm.dcu.rules import covers, is_forced, standing_reasons, toolchain_phrases, unknown_capabilities
+from vllm.dcu.rules import candidates, choose, is_forced, standing_reasons, toolchain_phrases, unknown_capabilities
 from vllm.logger import init_logger
 
 __all__ = ["ActiveGate", "Context", "active", "build", "wrap"]
@@ -130,7 +131,7 @@ class _Opener:
         shape = weight.shape
         dtype = str(weight.dtype).removeprefix("torch.")
         m, k = (shape[0], shape[1]) if len(shape) == 2 else (-1, -1)
-        record = _pick([r for r in self.records if r.key is not None and covers(r, dtype, m, k)], self.standing)
+        record = choose(candidates(self.records, dtype, m, k), self.standing)
         if record is None:
             slot = self._closed(dtype, m, k, None, Reason.NO_RECORD)
         elif self.standing[record.id]:
@@ -153,15 +154,13 @@ class _Opener:
         return _Slot(None, self.tally.allocate(keys), m, k)
 
     def _opened(self, dtype: str, m: int, k: int, record: Record) -> _Slot:
-        # An open record was validated: it has both.
-        assert record.semantics is not None
-        assert record.contract.n is not None
+        assert record.contract.n is not None, "a positive record was validated to name it"
         keys = [Key("miss", dtype, m, k, record.id, reason.value, "any") for reason in CALL_REASONS]
         base = self.tally.allocate([*keys, Key("hit", dtype, m, k, record.id, None, "1")])
         if not base:
             return _Slot(None, base, m, k)
         return _Slot(
-            self.context.ops[record.semantics.op].call,
+            self.context.ops[KERNELS[record.kernel].op].call,
             base,
             m,
             k,
@@ -170,12 +169,6 @@ class _Opener:
             record.contract.alignment,
             tuple(record.contract.args.values()),
         )
-
-
-def _pick(candidates: list[Record], standing: dict[str, tuple[Reason, ...]]) -> Record | None:
-    """The record that decides a shape: an open one, else a positive one, else a negative one."""
-    ranked = sorted(candidates, key=lambda r: (bool(standing[r.id]), r.verdict is not Verdict.OPEN))
-    return ranked[0] if ranked else None
 
 
 def _refusal(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, slot: _Slot, on_device: Callable[[object], bool]) -> int:

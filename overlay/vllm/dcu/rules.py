@@ -5,10 +5,12 @@
 asks of each call; `explain` and `survey` use it, and tests hold the two together.
 """
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from vllm.dcu.context import Context
 from vllm.dcu.env import Mode
+from vllm.dcu.kernels import KERNELS
 from vllm.dcu.reasons import Reason
 from vllm.dcu.record import Record, Verdict
 
@@ -43,6 +45,17 @@ def covers(record: Record, dtype: str, m: int, k: int) -> bool:
     return c.dtype in (None, dtype) and c.m in (None, m) and c.k in (None, k)
 
 
+def candidates(records: tuple[Record, ...], dtype: str, m: int, k: int) -> tuple[Record, ...]:
+    """Every record that is about weights of this dtype and shape, records about any shape included."""
+    return tuple(record for record in records if covers(record, dtype, m, k))
+
+
+def choose(found: Iterable[Record], standing: Mapping[str, tuple[Reason, ...]]) -> Record | None:
+    """The record that decides a shape: an open one, else a positive one, else a negative one for exactly this shape."""
+    exact = [record for record in found if record.key is not None]
+    return min(exact, key=lambda r: (bool(standing[r.id]), r.verdict is not Verdict.OPEN), default=None)
+
+
 def toolchain_phrases(record: Record, context: Context) -> tuple[str, ...]:
     """What of the running toolchain is not what the record was verified with."""
     return record.target.toolchain.mismatches(context.toolchain)
@@ -55,9 +68,9 @@ def is_forced(record: Record, context: Context) -> bool:
 
 def standing_reasons(record: Record, context: Context) -> tuple[Reason, ...]:
     """Every reason, in the catalogue's order, why `record` takes no call in this process. Empty: it is open."""
-    reasons: list[Reason] = []
     if record.verdict is not Verdict.OPEN:
-        reasons.append(Reason.NEGATIVE_RECORD)
+        return (Reason.NEGATIVE_RECORD,)
+    reasons: list[Reason] = []
     if record.target.arch != context.arch:
         reasons.append(Reason.ARCH)
     if not context.switches.skinny_gemm:
@@ -73,14 +86,13 @@ def standing_reasons(record: Record, context: Context) -> tuple[Reason, ...]:
 
 
 def _build_reasons(record: Record, context: Context) -> list[Reason]:
-    """What this build lacks for `record`. A negative record needs nothing of the build."""
-    if record.semantics is None:
-        return []
+    """What this build lacks for `record`."""
     reasons: list[Reason] = []
-    op = context.ops.get(record.semantics.op)
+    kernel = KERNELS[record.kernel]
+    op = context.ops.get(kernel.op)
     if op is None:
         reasons.append(Reason.OP_MISSING)
-    elif op.schema != record.semantics.schema:
+    elif op.schema != kernel.schema:
         reasons.append(Reason.OP_SCHEMA)
     if context.code_objects is None:
         reasons.append(Reason.CODE_OBJECT_UNKNOWN)

@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The unquantized Linear shapes of a model, from its configuration alone.  Standard library only.
+
+The shapes are those of vLLM's own layers (merged q/k/v, merged gate/up, tensor-parallel shards), as its models build them. A model
+family that is not listed is refused: a guessed shape is worse than none.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+__all__ = ["FAMILIES", "Linear", "ModelError", "linears", "model_dtype"]
+
+
+class ModelError(ValueError):
+    """A configuration whose shapes cannot be stated. The message says why."""
+
+
+@dataclass(frozen=True)
+class Linear:
+    """One Linear of a tensor-parallel shard: `weight[M, K]`, and how many calls of it one decode step makes."""
+
+    name: str
+    m: int
+    k: int
+    calls: int
+    bias: bool = False
+
+
+def model_dtype(config: Mapping[str, Any]) -> str:
+    """The dtype that vLLM serves the weights in with `--dtype auto`."""
+    text = _text(config)
+    for source in (text, config):
+        for name in ("dtype", "torch_dtype"):
+            if source.get(name):
+                return str(source[name]).removeprefix("torch.")
+    return "bfloat16"
+
+
+def linears(config: Mapping[str, Any], tp: int = 1) -> tuple[Linear, ...]:
+    """Every unquantized Linear that one rank of `tp` runs in a decode step, in the model's order.
+
+    Args:
+        config: the contents of the model's `config.json`.
+        tp: tensor-parallel size.
+
+    Raises:
+        ModelError: the family is unknown, the model is quantized, a number is missing, or `tp` does not divide it.
+    """
+    names = config.get("architectures") or ["(none)"]
+    family = FAMILIES.get(names[0])
+    if family is None:
+        raise ModelError(f"the shapes of {names[0]} are not known here; known: {', '.join(sorted(FAMILIES))}")
+    text = _text(config)
+    if config.get("quantization_config") or text.get("quantization_config"):
+        raise ModelError("the model is quantized: its Linear layers do not use the unquantized GEMM")
+    if tp < 1:
+        raise ModelError(f"a tensor-parallel size of {tp} is none")
+    return tuple(linear for linear in family(text, tp) if linear.calls)
+
+
+def _text(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    text = config.get("text_config")
+    return text if isinstance(text, Mapping) else config
+
+
+def _number(config: Mapping[str, Any], name: str) -> int:
+    value = config.get(name)
+    if type(value) is not int or value <= 0:
+        raise ModelError(f"the configuration has no usable {name!r}: {value!r}")
+    return value
+
+
+def _split(what: str, value: int, tp: int) -> int:
+    if value % tp:
+        raise ModelError(f"{what} of {value} does not divide by the tensor-parallel size {tp}")
+    return value // tp
+
+
+def _head_dim(config: Mapping[str, Any]) -> int:
+    if config.get("head_dim") is not None:
+        return _number(config, "head_dim")
+    return _number(config, "hidden_size") // _number(config, "num_attention_heads")
+
+
+def _attention(config: Mapping[str, Any], tp: int, calls: int, gate: bool, qkv_bias: bool, out_bias: bool) -> list[Linear]:
+    hidden, head_dim = _number(config, "hidden_size"), _head_dim(config)
+    heads = _split("a number of attention heads", _number(config, "num_attention_heads"), tp)
+    kv = _number(config, "num_key_value_heads")
+    # Fewer key/value heads than ranks: each rank keeps a copy of one.
+    kv = _split("a number of key/value heads", kv, tp) if kv >= tp else 1
+    rows = (heads * (2 if gate else 1) + 2 * kv) * head_dim
+    name = "attention qkv and gate" if gate else "attention qkv"
+    return [
+        Linear(name, rows, hidden, calls, qkv_bias),
+        Linear("attention out", hidden, heads * head_dim, calls, out_bias),
+    ]
+
+
+def _mlp(config: Mapping[str, Any], tp: int, calls: int, bias: bool) -> list[Linear]:
+    hidden = _number(config, "hidden_size")
+    inner = _split("an intermediate size", _number(config, "intermediate_size"), tp)
+    return [
+        Linear("MLP gate/up", 2 * inner, hidden, calls, bias),
+        Linear("MLP down", hidden, inner, calls, bias),
+    ]
+
+
+def _lm_head(config: Mapping[str, Any], tp: int) -> Linear:
+    vocabulary = -(-_number(config, "vocab_size") // 64) * 64
+    return Linear("lm_head", _split("a padded vocabulary", vocabulary, tp), _number(config, "hidden_size"), 1)
+
+
+def _dense(config: Mapping[str, Any], tp: int, qkv_bias: bool, out_bias: bool, mlp_bias: bool) -> list[Linear]:
+    layers = _number(config, "num_hidden_layers")
+    attention = _attention(config, tp, layers, gate=False, qkv_bias=qkv_bias, out_bias=out_bias)
+    return [*attention, *_mlp(config, tp, layers, mlp_bias), _lm_head(config, tp)]
+
+
+def _llama(config: Mapping[str, Any], tp: int) -> list[Linear]:
+    bias = bool(config.get("attention_bias") or config.get("bias"))
+    return _dense(config, tp, bool(config.get("qkv_bias", bias)), bias, bool(config.get("mlp_bias")))
+
+
+def _qwen2(config: Mapping[str, Any], tp: int) -> list[Linear]:
+    return _dense(config, tp, qkv_bias=True, out_bias=False, mlp_bias=False)
+
+
+def _qwen3(config: Mapping[str, Any], tp: int) -> list[Linear]:
+    return _dense(config, tp, qkv_bias=bool(config.get("attention_bias")), out_bias=False, mlp_bias=False)
+
+
+def _qwen3_5(config: Mapping[str, Any], tp: int) -> list[Linear]:
+    layers = _number(config, "num_hidden_layers")
+    types = config.get("layer_types")
+    if types is None:
+        interval = config.get("full_attention_interval", 4)
+        types = ["linear_attention" if (i + 1) % interval else "full_attention" for i in range(layers)]
+    full = types.count("full_attention")
+    delta = types.count("linear_attention")
+    if full + delta != layers:
+        raise ModelError(f"layer_types names {full + delta} known layers, the model has {layers}")
+    gate = bool(config.get("attn_output_gate", True))
+    attention = _attention(config, tp, full, gate, qkv_bias=bool(config.get("qkv_bias")), out_bias=False)
+    return [*attention, *_delta_net(config, tp, delta), *_mlp(config, tp, layers, bias=False), _lm_head(config, tp)]
+
+
+def _delta_net(config: Mapping[str, Any], tp: int, calls: int) -> list[Linear]:
+    hidden = _number(config, "hidden_size")
+    key_heads = _split("a number of key heads", _number(config, "linear_num_key_heads"), tp)
+    value_heads = _split("a number of value heads", _number(config, "linear_num_value_heads"), tp)
+    keys = key_heads * _number(config, "linear_key_head_dim")
+    values = value_heads * _number(config, "linear_value_head_dim")
+    return [
+        Linear("Gated DeltaNet q, k, v, z", 2 * keys + 2 * values, hidden, calls),
+        Linear("Gated DeltaNet b, a", 2 * value_heads, hidden, calls),
+        Linear("Gated DeltaNet out", hidden, values, calls),
+    ]
+
+
+FAMILIES: dict[str, Callable[[Mapping[str, Any], int], list[Linear]]] = {
+    "LlamaForCausalLM": _llama,
+    "Qwen2ForCausalLM": _qwen2,
+    "Qwen3ForCausalLM": _qwen3,
+    "Qwen3_5ForConditionalGeneration": _qwen3_5,
+}
