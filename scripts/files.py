@@ -16,7 +16,12 @@ from pathlib import Path
 from scripts import errors
 from scripts.paths import shown
 
-__all__ = ["atomic_write", "hold", "new_folder", "progress", "remove_tree", "say", "sha256_of"]
+__all__ = ["HELD", "atomic_write", "hold", "new_folder", "progress", "remove_tree", "say", "sha256_of"]
+
+
+# Descriptors of the locks this process holds. Children that write into build/ inherit them: where the parent is killed, the
+# lock lives until they end too (an orphaned git went on writing into a tree that the next run had begun to change, once).
+HELD: set[int] = set()
 
 
 def say(text: str) -> None:
@@ -107,9 +112,11 @@ def hold(lock: Path, doing: str, wait_seconds: float = 600.0) -> Iterator[None]:
         stream.truncate()
         stream.write(f"process {os.getpid()} ({doing})\n")
         stream.flush()
+        HELD.add(stream.fileno())
         try:
             yield
         finally:
+            HELD.discard(stream.fileno())
             stream.seek(0)
             stream.truncate()
 

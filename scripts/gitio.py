@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from scripts import errors
+from scripts.files import HELD
 
 __all__ = ["GitError", "Repo", "clean_environment", "git_version", "open_repo"]
 
@@ -78,6 +79,7 @@ class Repo:
                 capture_output=True,
                 cwd=self.work_tree,
                 env=clean_environment({**extra, **(env or {})}),
+                pass_fds=tuple(HELD),
                 check=False,
             )
         except FileNotFoundError as error:
