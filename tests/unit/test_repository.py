@@ -12,7 +12,9 @@ from scripts import cli, errors, pin
 from scripts.paths import ROOT
 
 # A registry's host, this or that machine's folders: none may stand in a file. Written so that this file does not match itself.
-FORBIDDEN = re.compile("|".join(("python" + "hosted", "pypi" + r"\.org", "deb" + r"\.debian", "registry" + r"\.npmjs", "/work" + "/", "/tmp" + "/w/")))
+FORBIDDEN = re.compile(
+    "|".join(("python" + "hosted", "pypi" + r"\.org", "deb" + r"\.debian", "registry" + r"\.npmjs", "/work" + "/", "/tmp" + "/w/"))
+)
 
 
 def tracked() -> list[Path]:
@@ -85,7 +87,10 @@ def test_every_release_from_0_17_1_to_0_33_0_is_known():
         ('[pin]\nversion = "0.18.1"\nrevision = true\n', "pin.revision is True"),
         ('[pin]\nversion = "0.18.1"\nrevision = 1\n', "no .sdist. entry"),
         ('[pin]\nversion = "0.18.1"\nrevision = 1\n[sdist]\n"0.18.1" = { name = "../x", size = 1, sha256 = "aa" }\n', "file name '../x'"),
-        ('[pin]\nversion = "0.18.1"\nrevision = 1\n[sdist]\n"0.18.1" = { name = "x", size = 1.0, sha256 = "' + "a" * 64 + '" }\n', "size 1.0"),
+        (
+            '[pin]\nversion = "0.18.1"\nrevision = 1\n[sdist]\n"0.18.1" = { name = "x", size = 1.0, sha256 = "' + "a" * 64 + '" }\n',
+            "size 1.0",
+        ),
         ('[pin]\nversion = "0.18.1"\nrevision = 1\n[sdist]\n"0.18.1" = { name = "x", size = 1, sha256 = "zz" }\n', "sha256 'zz'"),
         ("not toml at all [", "cannot be read"),
     ],
