@@ -45,7 +45,7 @@ class Finding:
 
 def _python(target: str) -> Finding:
     version = ".".join(map(str, sys.version_info[:3]))
-    if sys.version_info < (3, 10):
+    if sys.version_info[:2] < (3, 10):  # noqa: UP036  (a person may run this on any Python)
         return Finding("python", False, version, "the tools and vLLM 0.18.1 need 3.10 or newer", "make doctor PYTHON=python3.10")
     if sys.version_info < (3, 11) and not os.environ.get("TOOLS_PYTHON") and importlib.util.find_spec("tomli") is None:
         return Finding("python", True, f"{version} (tomli comes with the tools environment)")
