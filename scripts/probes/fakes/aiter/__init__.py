@@ -1,0 +1,1 @@
+"""TEST ONLY. Makes `find_spec("aiter")` say yes; holds no kernel."""

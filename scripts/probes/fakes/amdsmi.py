@@ -1,0 +1,40 @@
+"""TEST ONLY. An amdsmi that says what the environment tells it to say.
+
+FAKE_AMDSMI_ARCH: the arch of every device. FAKE_AMDSMI_COUNT: how many (default 1). FAKE_AMDSMI_FAIL: `KeyError`,
+`OSError` or `ImportError` (raised while this module is imported), `init` (raised by amdsmi_init).
+"""
+
+import os
+
+_fail = os.environ.get("FAKE_AMDSMI_FAIL", "")
+if _fail in ("KeyError", "OSError", "ImportError"):
+    raise {"KeyError": KeyError, "OSError": OSError, "ImportError": ImportError}[_fail]("fake amdsmi was told to fail")
+
+
+class AmdSmiException(Exception):
+    """As in the real module."""
+
+
+def amdsmi_init(*_args):
+    if _fail == "init":
+        raise AmdSmiException("fake amdsmi was told to fail")
+
+
+def amdsmi_shut_down():
+    pass
+
+
+def amdsmi_get_processor_handles():
+    return list(range(int(os.environ.get("FAKE_AMDSMI_COUNT", "1"))))
+
+
+def amdsmi_get_gpu_asic_info(_handle):
+    return {
+        "target_graphics_version": os.environ["FAKE_AMDSMI_ARCH"],
+        "device_id": "0x0",
+        "market_name": "device of the fake amdsmi",
+    }
+
+
+def amdsmi_topo_get_link_type(_a, _b):
+    return {"type": 2, "hops": 1}
