@@ -27,6 +27,9 @@ lint:
 	@$(RUN) lint
 check:
 	@$(RUN) check
+.PHONY: platform-table
+platform-table:
+	@$(RUN) platform-table $(call flag,CHECK,--check)
 test:
 	@$(RUN) test $(call flag,STRICT,--strict)
 clean:

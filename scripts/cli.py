@@ -25,6 +25,7 @@ VERBS: dict[str, tuple[str, bool]] = {
     "refresh": ("refresh", True),
     "lint": ("lint", True),
     "check": ("check", True),
+    "platform-table": ("platform_table", True),
     "test": ("test", True),
     "clean": ("clean", False),
     "pins": ("pins", True),

@@ -8,19 +8,22 @@ import hashlib
 import inspect
 import itertools
 import os
+from typing import Any
 
 import torch
+
+Rows = dict[str, str]
 
 # Not asked: they act on a device, or their answer is no decision.
 _SKIP = {
     "empty_cache", "get_current_memory_usage", "get_pass_manager_cls", "import_kernels", "seed_everything", "set_device",
     "synchronize", "manual_seed_all", "mem_get_info", "pre_register_and_update", "get_cpu_architecture", "make_synced_weight_loader",
     "get_global_graph_pool", "graph_capture", "inference_mode", "set_additional_forward_context", "get_punica_wrapper",
-    "get_device_total_memory", "is_pin_memory_available", "import_ir_kernels", "is_sleep_mode_available", "get_default_ir_op_priority",
+    "get_device_total_memory", "device_count", "is_pin_memory_available", "import_ir_kernels", "is_sleep_mode_available", "get_default_ir_op_priority",
 }  # fmt: skip
 
 
-def cell(call, *args, **kwargs):
+def cell(call: Any, *args: Any, **kwargs: Any) -> str:
     """The answer in words that compare: a name, a value, or the kind of refusal."""
     try:
         value = call(*args, **kwargs)
@@ -31,20 +34,19 @@ def cell(call, *args, **kwargs):
     if hasattr(value, "as_version_str"):
         return f"({value.major}, {value.minor})"
     if hasattr(value, "name"):
-        return value.name
+        return str(value.name)
     if isinstance(value, (list, tuple)):
         return ", ".join(getattr(v, "name", str(v)) for v in value) or "none"
     return str(value)
 
 
-def _argless(function):
+def _argless(function: Any) -> bool:
     return all(
-        p.default is not p.empty or p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
-        for p in inspect.signature(function).parameters.values()
+        p.default is not p.empty or p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD) for p in inspect.signature(function).parameters.values()
     )
 
 
-def predicates(rocm):
+def predicates(rocm: Any) -> Rows:
     """`_ON_*` constants and the public functions without arguments of rocm.py."""
     rows = {f"rocm.{name}": cell(lambda v=value: v) for name, value in vars(rocm).items() if name.startswith("_ON_")}
     for name, function in vars(rocm).items():
@@ -53,7 +55,7 @@ def predicates(rocm):
     return rows
 
 
-def methods(platform):
+def methods(platform: Any) -> Rows:
     """The platform's methods without required arguments."""
     rows = {}
     for name in sorted(dir(type(platform))):
@@ -63,7 +65,7 @@ def methods(platform):
     return rows
 
 
-def paged_attention(rocm):
+def paged_attention(rocm: Any) -> Rows:
     """How many of a grid of inputs custom paged attention is opened for, and a digest of which."""
     grid = itertools.product(
         (torch.half, torch.bfloat16), (64, 128, 256), (16, 32), (1, 4, 16), (4096, 1 << 18), (0, (-1, -1)), ("auto", "fp8")
@@ -73,19 +75,19 @@ def paged_attention(rocm):
     return {"rocm.use_rocm_custom_paged_attention(grid)": f"{sum(answers)} of {len(answers)} ({digest})"}
 
 
-def attention(platform):
+def attention(platform: Any) -> Rows:
     """Chosen attention backend: by default, for MLA, and for each backend asked for by name."""
     from vllm.v1.attention.backends.registry import AttentionBackendEnum as Backends
     from vllm.v1.attention.selector import AttentionSelectorConfig
 
-    def config(**changes):
+    def config(**changes: Any) -> Any:
         given = {
             "head_size": 128, "dtype": torch.bfloat16, "kv_cache_dtype": "auto", "block_size": 16, "use_mla": False,
             "has_sink": False, "use_sparse": False,
         }  # fmt: skip
         return AttentionSelectorConfig(**(given | changes))
 
-    def choose(name, **changes):
+    def choose(name: str | None, **changes: Any) -> str:
         return cell(platform.get_attn_backend_cls, name and Backends[name], config(**changes))
 
     rows = {"attention": choose(None), "attention, MLA": choose(None, use_mla=True)}
@@ -96,13 +98,11 @@ def attention(platform):
         rows[f"attention, MLA, asked for {name}"] = choose(name, use_mla=True)
     rows["attention of a vision encoder"] = cell(platform.get_vit_attn_backend, 128, torch.bfloat16)
     for name in ("FLASH_ATTN", "ROCM_AITER_FA", "TRITON_ATTN", "TORCH_SDPA"):
-        rows[f"attention of a vision encoder, asked for {name}"] = cell(
-            platform.get_vit_attn_backend, 128, torch.bfloat16, Backends[name]
-        )
+        rows[f"attention of a vision encoder, asked for {name}"] = cell(platform.get_vit_attn_backend, 128, torch.bfloat16, Backends[name])
     return rows
 
 
-def aiter():
+def aiter() -> Rows:
     """Every switch of rocm_aiter_ops."""
     from vllm._aiter_ops import is_aiter_found_and_supported, rocm_aiter_ops
 
@@ -112,13 +112,13 @@ def aiter():
     return rows
 
 
-def quantization(platform):
+def quantization(platform: Any) -> Rows:
     """Whether each method may be named."""
     names = ("awq", "gptq", "compressed-tensors", "gguf", "fp8", "fbgemm_fp8", "ptpc_fp8", "mxfp4", "petit_nvfp4", "quark")
     return {f"quantization {n}": cell(lambda n=n: platform.verify_quantization(n) or "accepted") for n in names}
 
 
-def others():
+def others() -> Rows:
     """Places outside the platform class that ask for an arch."""
     from vllm.distributed.device_communicators.quick_all_reduce import QuickAllReduce
     from vllm.model_executor.kernels.linear.scaled_mm import pytorch, rocm
@@ -133,7 +133,7 @@ def others():
     return rows
 
 
-def gemm():
+def gemm() -> Rows:
     """Which kernel the unquantized GEMM op takes, on meta tensors, with the native ops replaced by their names."""
     import vllm._custom_ops as ops
     from vllm.model_executor.layers import utils
@@ -141,8 +141,8 @@ def gemm():
     class Taken(Exception):
         pass
 
-    def named(name):
-        def stub(*_args, **_kwargs):
+    def named(name: str) -> Any:
+        def stub(*_args: Any, **_kwargs: Any) -> None:
             raise Taken(name)
 
         return stub
@@ -150,7 +150,7 @@ def gemm():
     for name in [n for n in dir(ops) if n.startswith(("wvSplitK", "LLMM"))]:
         setattr(ops, name, named(name))
 
-    def taken(n, m, k, dtype=torch.bfloat16):
+    def taken(n: int, m: int, k: int, dtype: torch.dtype = torch.bfloat16) -> str:
         x, w = (torch.empty(rows, k, dtype=dtype, device="meta") for rows in (n, m))
         try:
             utils.rocm_unquantized_gemm_impl(x, w, None)
@@ -162,7 +162,7 @@ def gemm():
     return {f"unquantized GEMM, N={n} M={m} K={k}": cell(taken, n, m, k) for n, m, k in shapes}
 
 
-def switched(platform, rocm):
+def switched(platform: Any, rocm: Any) -> Rows:
     """What the environment can open, with every switch on."""
     import vllm.envs as envs
 
@@ -173,7 +173,7 @@ def switched(platform, rocm):
     return {f"{row} (switches on)": value for row, value in rows.items()}
 
 
-def switch_off(rocm):
+def switch_off(rocm: Any) -> None:
     """Back to upstream's defaults; what the platform itself has turned off stays as it is."""
     from vllm._aiter_ops import rocm_aiter_ops
 
@@ -183,7 +183,7 @@ def switch_off(rocm):
     rocm.use_rocm_custom_paged_attention.cache_clear()
 
 
-def collect():
+def collect() -> Rows:
     """All rows for the device that amdsmi (or KFD) names to this process."""
     from vllm.platforms import current_platform, rocm
 

@@ -17,6 +17,9 @@ import sys
 import tempfile
 import traceback
 import types
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
 
 import torch
 import torch._dynamo
@@ -25,13 +28,13 @@ import torch._inductor.standalone_compile
 _OWN = ("vllm", "amdsmi", "aiter")
 
 
-def _as_on_device(arch):
+def _as_on_device(arch: str) -> None:
     props = types.SimpleNamespace(gcnArchName=arch, multi_processor_count=80, total_memory=64 << 30)
     torch.cuda.get_device_properties = lambda *_: props
     torch.cuda.device_count = lambda: 1
 
 
-def _scenario(order, write_to):
+def _scenario(order: dict[str, Any], write_to: int) -> None:
     for name in [n for n in os.environ if n.startswith(("VLLM_", "FAKE_", "HIP_", "CUDA_VISIBLE", "ROCR_", "PYTORCH_ROCM"))]:
         del os.environ[name]
     os.environ.update(order.get("env", {}))
@@ -50,15 +53,16 @@ def _scenario(order, write_to):
         json.dump(answer, pipe)
 
 
-def _learn(modules):
+def _learn(modules: Iterable[str]) -> None:
     """Import what a scenario needed below vLLM, so that the next one finds it there."""
-    for name in modules:
-        if name not in sys.modules and name.split(".")[0] not in sys.builtin_module_names:
-            with contextlib.suppress(Exception), open(os.devnull, "w") as hush, contextlib.redirect_stdout(hush):
-                importlib.import_module(name)
+    with Path(os.devnull).open("w") as hush, contextlib.redirect_stdout(hush), contextlib.redirect_stderr(hush):
+        for name in modules:
+            if name not in sys.modules:
+                with contextlib.suppress(Exception):
+                    importlib.import_module(name)
 
 
-def _run(order):
+def _run(order: dict[str, Any]) -> dict[str, Any]:
     read_from, write_to = os.pipe()
     with tempfile.TemporaryFile() as log:
         sys.stdout.flush()
@@ -84,7 +88,7 @@ def _run(order):
     return answer | {"log": said}
 
 
-def main():
+def main() -> None:
     for line in sys.stdin:
         print(json.dumps(_run(json.loads(line))), flush=True)
 

@@ -145,9 +145,12 @@ class DcuRocmPlatform(RocmPlatform):
 
     @classmethod
     def check_and_update_config(cls, vllm_config: "VllmConfig") -> None:
-        """Upstream's, then: no fp8 KV cache (ValueError), no custom all-reduce whoever asked."""
+        """Upstream's, then: no fp8 or mx checkpoint, no fp8 KV cache (ValueError), no custom all-reduce whoever asked."""
         super().check_and_update_config(vllm_config)
         cache = vllm_config.cache_config
         if cache is not None:
             _refuse(shut.kv_cache_refusal(str(cache.cache_dtype)))
+        model = vllm_config.model_config
+        if model is not None:
+            _refuse(shut.checkpoint_refusal(getattr(model.hf_config, "quantization_config", None)))
         vllm_config.parallel_config.disable_custom_all_reduce = True

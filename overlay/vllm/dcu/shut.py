@@ -5,7 +5,8 @@ Most of it is shut because gfx936 is in none of upstream's arch sets. This modul
 can open past those sets: environment variables, attention backends by name, quantization by name.
 """
 
-from collections.abc import MutableMapping
+import re
+from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass
 
 __all__ = [
@@ -13,6 +14,7 @@ __all__ = [
     "CAPABILITIES",
     "VIT_ATTENTION_OPEN",
     "attention_refusal",
+    "checkpoint_refusal",
     "kv_cache_refusal",
     "quantization_refusal",
     "withdraw",
@@ -44,6 +46,9 @@ _QUANTIZATION_SHUT = {
     "mxfp4": "mx",
     "petit_nvfp4": "mx",
 }
+
+_FORMAT = re.compile(r"(?i)(?:(fp8|float8|ptpc_fp8|fbgemm_fp8)|mxfp|mx_|mx\d|nvfp|fp4|fp6|petit_nvfp4|float4)")
+_FORMAT_KEYS = frozenset({"quant_method", "quant_algo", "quant_type", "dtype", "format", "weight_dtype", "_type"})
 
 _TRUE = frozenset({"1", "true"})
 _AITER_PREFIX = "VLLM_ROCM_USE_AITER"
@@ -116,3 +121,29 @@ def kv_cache_refusal(dtype: str) -> str | None:
     if not dtype.startswith("fp8"):
         return None
     return _sentence(f"--kv-cache-dtype {dtype}", "fp8", "Use auto.")
+
+
+def checkpoint_refusal(config: object) -> str | None:
+    """Why a checkpoint with this `quantization_config` may not run; None where upstream decides.
+
+    Looks for the format itself, since compressed-tensors, quark and torchao carry fp8 and mx
+    under names of their own: `{"type": "float", "num_bits": 8}`, `{"dtype": "fp8_e4m3"}`.
+    """
+    capability = _shut_format(config)
+    if capability is None:
+        return None
+    return _sentence("The checkpoint's quantization", capability, "Use unquantized bf16 or fp16 weights.")
+
+
+def _shut_format(node: object) -> str | None:
+    if isinstance(node, Mapping):
+        if node.get("type") == "float" and node.get("num_bits") in (4, 8):
+            return "fp8" if node["num_bits"] == 8 else "mx"
+        named = (_FORMAT.match(value) for key, value in node.items() if key in _FORMAT_KEYS and isinstance(value, str))
+        hit = next((match for match in named if match), None)
+        if hit:
+            return "fp8" if hit.group(1) else "mx"
+        return next((found for key, v in node.items() if key != "kv_cache_scheme" and (found := _shut_format(v))), None)
+    if isinstance(node, list | tuple):
+        return next((found for value in node if (found := _shut_format(value))), None)
+    return None

@@ -15,20 +15,20 @@ class AmdSmiException(Exception):
     """As in the real module."""
 
 
-def amdsmi_init(*_args):
+def amdsmi_init(*_args: object) -> None:
     if _fail == "init":
         raise AmdSmiException("fake amdsmi was told to fail")
 
 
-def amdsmi_shut_down():
+def amdsmi_shut_down() -> None:
     pass
 
 
-def amdsmi_get_processor_handles():
+def amdsmi_get_processor_handles() -> list[int]:
     return list(range(int(os.environ.get("FAKE_AMDSMI_COUNT", "1"))))
 
 
-def amdsmi_get_gpu_asic_info(_handle):
+def amdsmi_get_gpu_asic_info(_handle: int) -> dict[str, str]:
     return {
         "target_graphics_version": os.environ["FAKE_AMDSMI_ARCH"],
         "device_id": "0x0",
@@ -36,5 +36,5 @@ def amdsmi_get_gpu_asic_info(_handle):
     }
 
 
-def amdsmi_topo_get_link_type(_a, _b):
+def amdsmi_topo_get_link_type(_a: int, _b: int) -> dict[str, int]:
     return {"type": 2, "hops": 1}
