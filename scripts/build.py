@@ -185,24 +185,24 @@ def pack(sources: Sources, pin: Pin, patches: Sequence[series.Patch], target: st
     return name, entries
 
 
-def checked_sources() -> Sources:
-    """What build/vllm holds, if it is what patches/series.lock names and nobody edited it.
+def checked_sources(tree: Path = TREE) -> Sources:
+    """What the work tree holds, if it is what patches/series.lock names and nobody edited it.
 
     Raises:
         errors.MissingInput: nothing was applied yet, or something else than the series as it is now.
         errors.DirtyTree: it holds edits, which the wheel (made of commits) would not have.
     """
-    state, wanted = read_state(), read_lock()["tree"]
+    state, wanted = read_state(tree), read_lock()["tree"]
     if state is None or state.tree != wanted or state.moving_to:
         raise errors.MissingInput(
-            f"{shown(TREE)} is not the tree that {shown(SERIES_LOCK)} names",
+            f"{shown(tree)} is not the tree that {shown(SERIES_LOCK)} names",
             "a wheel says which series it was made of, and that has to be true",
             "run `make apply`",
         )
-    repo = open_repo(TREE)
+    repo = open_repo(tree)
     if found := edits(repo, state):
         raise errors.DirtyTree(
-            f"{shown(TREE)} holds edits{', first ' + found.paths[0] if found.paths else ''}",
+            f"{shown(tree)} holds edits{', first ' + found.paths[0] if found.paths else ''}",
             "the wheel is packed from the series, so it would not have them",
             "keep them with `make refresh`, or drop them with `make apply DROP_EDITS=1`",
         )

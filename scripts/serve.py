@@ -124,10 +124,13 @@ class Server:
             self.kill()
 
     def kill(self) -> None:
-        """End whatever is left of the group, at once."""
+        """End whatever is left of the group, at once, and return when it is gone."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
+        deadline = time.monotonic() + 10.0
+        while self.children() and time.monotonic() < deadline:
+            time.sleep(0.02)  # grandchildren: nobody here can wait for them
 
 
 def _process_groups() -> Iterator[tuple[int, int]]:
