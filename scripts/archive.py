@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import posixpath
-import shutil
 import tarfile
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from scripts import errors
 from scripts.files import new_folder
 
-__all__ = ["unpack_sdist"]
+__all__ = ["Member", "read_sdist", "unpack_sdist"]
 
 _LIMIT = 4 << 30  # a bomb, not a source tree
 
@@ -31,10 +32,12 @@ def _checked(member: tarfile.TarInfo, top: str) -> str | None:
     """
     name = member.name
     parts = name.rstrip("/").split("/")
-    if name.startswith("/") or ".." in parts or "\\" in name or "\0" in name:
+    if name.startswith("/") or ".." in parts or "\\" in name or "\0" in name or "" in parts:
         raise _refuse(name, "leaves its folder")
     if parts[0] != top:
         raise _refuse(name, f"is outside {top}/")
+    if any(c in name for c in '\n"'):
+        raise _refuse(name, "has a name with a line end or a quote")
     if ".git" in parts:
         raise _refuse(name, "would write into a git folder")
     if member.issym():
@@ -46,11 +49,20 @@ def _checked(member: tarfile.TarInfo, top: str) -> str | None:
     return "/".join(parts[1:]) or None
 
 
-def unpack_sdist(sdist: Path, final: Path) -> None:
-    """Unpack `NAME-VERSION.tar.gz` to `final`: all of it, or nothing.
+@dataclass(frozen=True)
+class Member:
+    """A file or symbolic link of an sdist: path below its top folder, git mode, content (a link's target)."""
 
-    Every member is checked before the first byte is written. Owners, dates and special bits of the archive are not
-    taken over (a foreign owner makes git refuse the tree); only the executable bit is.
+    path: str
+    mode: str
+    data: bytes
+
+
+def read_sdist(sdist: Path) -> Iterator[Member]:
+    """The files of `NAME-VERSION.tar.gz`. Every member is checked before the first one is given out.
+
+    Owners, dates and special bits of the archive are not taken over (a foreign owner makes git refuse the tree); only the
+    executable bit is.
 
     Raises:
         errors.UnsafeArchive: see `_checked`.
@@ -58,7 +70,7 @@ def unpack_sdist(sdist: Path, final: Path) -> None:
     """
     top = sdist.name.removesuffix(".tar.gz")
     try:
-        with tarfile.open(sdist, "r:gz") as archive, new_folder(final) as work:
+        with tarfile.open(sdist, "r:gz") as archive:
             members = [(m, path) for m in archive.getmembers() if (path := _checked(m, top))]
             if sum(m.size for m, _ in members) > _LIMIT:
                 raise _refuse(sdist.name, "unpacks to more than 4 GiB")
@@ -66,21 +78,33 @@ def unpack_sdist(sdist: Path, final: Path) -> None:
             for member, path in members:
                 if any(posixpath.commonpath([link, path]) == link and link != path for link in links):
                     raise _refuse(member.name, "is written through a symbolic link")
-                target = work / path
-                target.parent.mkdir(parents=True, exist_ok=True)
-                if member.isdir():
-                    target.mkdir(exist_ok=True)
-                elif member.issym():
-                    target.symlink_to(member.linkname)
-                else:
+            for member, path in members:
+                if member.issym():
+                    yield Member(path, "120000", member.linkname.encode())
+                elif member.isreg():
                     source = archive.extractfile(member)
                     assert source is not None
-                    with source, target.open("wb") as out:
-                        shutil.copyfileobj(source, out, 1 << 20)
-                    target.chmod(0o755 if member.mode & 0o111 else 0o644)
+                    yield Member(path, "100755" if member.mode & 0o111 else "100644", source.read())
     except (tarfile.TarError, EOFError, OSError) as error:
         raise errors.DamagedDownload(
             f"{sdist.name} cannot be unpacked ({type(error).__name__}: {error})",
             "the archive is damaged, or the disk is full",
             "check the disk, delete the file and fetch again",
         ) from error
+
+
+def unpack_sdist(sdist: Path, final: Path) -> None:
+    """Unpack an sdist to the folder `final`: all of it, or nothing.
+
+    Raises:
+        errors.UnsafeArchive, errors.DamagedDownload: see `read_sdist`.
+    """
+    with new_folder(final) as work:
+        for member in read_sdist(sdist):
+            target = work / member.path
+            target.parent.mkdir(parents=True, exist_ok=True)
+            if member.mode == "120000":
+                target.symlink_to(member.data.decode())
+            else:
+                target.write_bytes(member.data)
+                target.chmod(0o755 if member.mode == "100755" else 0o644)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from scripts import archive, errors
-from scripts.gitio import GitError, Repo
+from scripts.gitio import FIXED_SECONDS, GitError, Repo
 from scripts.paths import OVERLAY_ROOTS, ROOT
 from scripts.pin import Artifact
 from scripts.series import Patch
@@ -30,7 +30,6 @@ __all__ = [
     "overlay_commit",
     "overlay_files",
     "scratch_index",
-    "stage_sdist",
 ]
 
 OVERLAY_SUBJECT = "overlay and csrc: the new files"
@@ -103,11 +102,14 @@ def base_message(artifact: Artifact) -> str:
     return f"vLLM {artifact.version}\n\nsdist: {artifact.name}\nsha256: {artifact.sha256}\n"
 
 
-def stage_sdist(sdist: Path, artifact: Artifact, folder: Path) -> Path:
-    """Unpack the sdist into `folder`/NAME and return that."""
-    final = folder / artifact.name.removesuffix(".tar.gz")
-    archive.unpack_sdist(sdist, final)
-    return final
+def _fast_import(sdist: Path, artifact: Artifact, ref: str) -> Iterator[bytes]:
+    """The stream for git fast-import: one commit that holds the sdist's files, every one, whatever its .gitignore says."""
+    message = base_message(artifact).encode()
+    who = f"vLLM-for-gfx936 <maintainers@vllm-for-gfx936.invalid> {FIXED_SECONDS} +0000"
+    yield f"commit {ref}\nauthor {who}\ncommitter {who}\ndata {len(message)}\n".encode() + message
+    for member in archive.read_sdist(sdist):
+        yield f'M {member.mode} inline "{member.path}"\ndata {len(member.data)}\n'.encode() + member.data + b"\n"
+    yield b"done\n"
 
 
 def import_base(repo: Repo, artifact: Artifact, sdist: Path) -> str:
@@ -115,14 +117,12 @@ def import_base(repo: Repo, artifact: Artifact, sdist: Path) -> str:
     ref = f"refs/gfx936/base/{artifact.version}"
     if repo.has(ref) and repo.out("log", "-1", "--format=%B", ref).strip() == base_message(artifact).strip():
         return repo.out("rev-parse", ref)
-    with tempfile.TemporaryDirectory(prefix="import-", dir=repo.git_dir) as folder:
-        tree_folder = stage_sdist(sdist, artifact, Path(folder))
-        importer = Repo(repo.git_dir, tree_folder, Path(folder) / "index")
-        # -f: upstream's .gitignore hides files that the sdist ships.
-        importer.out("-c", "core.looseCompression=0", "add", "-A", "-f", ".")
-        commit = importer.commit_tree(importer.out("write-tree"), None, base_message(artifact))
-    repo.out("update-ref", ref, commit)
-    return commit
+    with tempfile.TemporaryFile() as stream:
+        for part in _fast_import(sdist, artifact, ref):
+            stream.write(part)
+        stream.seek(0)
+        repo.stream(stream, "fast-import", "--quiet", "--force", "--done", "--depth=0")
+    return repo.out("rev-parse", ref)
 
 
 def _blobs(repo: Repo, paths: Sequence[str]) -> dict[str, str]:

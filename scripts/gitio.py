@@ -8,15 +8,17 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 from scripts import errors
 from scripts.files import HELD
 
-__all__ = ["GitError", "Repo", "clean_environment", "git_version", "open_repo"]
+__all__ = ["FIXED_SECONDS", "GitError", "Repo", "clean_environment", "git_version", "open_repo"]
 
 CONFIG = Path(__file__).with_name("git.config")
 # One identity and one date make commit ids a function of content alone.
 FIXED_DATE = "2026-01-01T00:00:00+0000"
+FIXED_SECONDS = 1767225600  # the same moment, as fast-import takes it
 OLDEST_GIT = (2, 38)  # merge-tree --write-tree; GIT_CONFIG_GLOBAL came with 2.32
 
 
@@ -87,6 +89,19 @@ class Repo:
         if done.returncode not in ok:
             raise GitError(argv, done.returncode, done.stderr.decode(errors="replace"))
         return done
+
+    def stream(self, source: IO[bytes], *argv: str) -> None:
+        """Run git with a file as its standard input.
+
+        Raises:
+            GitError: it ended non-zero.
+        """
+        env = clean_environment({"GIT_DIR": str(self.git_dir), "GIT_WORK_TREE": str(self.work_tree)})
+        done = subprocess.run(
+            ["git", *argv], stdin=source, capture_output=True, cwd=self.work_tree, env=env, pass_fds=tuple(HELD), check=False
+        )
+        if done.returncode:
+            raise GitError(argv, done.returncode, done.stderr.decode(errors="replace"))
 
     def out(self, *argv: str, stdin: bytes | None = None, ok: Sequence[int] = (0,)) -> str:
         """git's standard output, without the last line end."""
