@@ -23,7 +23,13 @@ ROOT = Path(__file__).resolve().parent.parent
 def seconds(checkout: Path, *argv: str) -> float:
     """Wall-clock seconds of one verb, started as a person starts it."""
     started = time.monotonic()
-    subprocess.run([sys.executable, "-m", "scripts", *argv], cwd=checkout, check=True, capture_output=True, env={**os.environ, "TOOLS_PYTHON": sys.executable})
+    subprocess.run(
+        [sys.executable, "-m", "scripts", *argv],
+        cwd=checkout,
+        check=True,
+        capture_output=True,
+        env={**os.environ, "TOOLS_PYTHON": sys.executable},
+    )
     return time.monotonic() - started
 
 
@@ -43,7 +49,9 @@ def main() -> int:
             rows["apply, second"].append(seconds(checkout, "apply"))
             rows["build TARGET=cpu"].append(seconds(checkout, "build", "--target", "cpu"))
     targets = {"apply, first": 10, "apply, second": 1, "build TARGET=cpu": 60}
-    print(f"{os.cpu_count()} cores, Python {sys.version.split()[0]}, {repeat} runs\n\n{'step':20} {'median s':>9} {'worst s':>9} {'target s':>9}")
+    print(
+        f"{os.cpu_count()} cores, Python {sys.version.split()[0]}, {repeat} runs\n\n{'step':20} {'median s':>9} {'worst s':>9} {'target s':>9}"
+    )
     for step, times in rows.items():
         print(f"{step:20} {statistics.median(times):9.2f} {max(times):9.2f} {targets[step]:9}")
     return 0

@@ -23,6 +23,9 @@ __all__ = ["SUITES", "main", "run_suites"]
 
 SUITES = ("unit", "integration", "native", "runtime", "service")
 
+# Suites whose tests share nothing but the download cache.
+_PARALLEL = ("unit", "integration")
+
 
 @dataclass(frozen=True)
 class _Outcome:
@@ -44,7 +47,8 @@ def _python(suite: str) -> Path:
 def _run(suite: str, extra: Sequence[str]) -> _Outcome:
     with tempfile.TemporaryDirectory(prefix="gfx936-test-") as folder:
         report = Path(folder) / "report.json"
-        argv: list[str | Path] = [_python(suite), "-m", "pytest", f"tests/{suite}", "-q", "-p", "tests.report", *extra]
+        argv: list[str | Path] = [_python(suite), "-m", "pytest", f"tests/{suite}", "-q", "-p", "tests.report"]
+        argv += ["-n", str(os.cpu_count() or 1), "--dist", "loadfile", *extra] if suite in _PARALLEL else extra
         code = echoed(argv, cwd=ROOT, env={"GFX936_TEST_REPORT": str(report), "PYTHONPATH": os.pathsep.join([str(ROOT)])})
         data = json.loads(report.read_text()) if report.is_file() else {}
     rows = tuple((str(a), str(b)) for a, b in data.get("not_run", []))
@@ -67,7 +71,7 @@ def run_suites(suites: Sequence[str], strict: bool, extra: Sequence[str] = ()) -
             print(f"not run: {test}: {why}")
     passed, failed, skipped = (sum(o.passed for o in outcomes), sum(o.failed for o in outcomes), sum(len(o.not_run) for o in outcomes))
     print(f"{passed} passed, {failed} failed, {skipped} skipped")
-    bad = [o.suite for o in outcomes if o.code]
+    bad = [o.suite for o in outcomes if o.code or o.failed or not (o.passed or o.not_run)]
     if bad:
         raise errors.CheckFailed(f"tests failed in: {', '.join(bad)}", "they are listed above", "read the first failure first")
     if strict and skipped:
