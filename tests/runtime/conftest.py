@@ -1,0 +1,31 @@
+"""Fixtures of the tests that run in the serving interpreter, with the patched wheel installed."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from scripts.scenario import Zygote, link_tree, zygote
+from tests.runtime.platform_scenarios import Ask, installed_package
+
+
+@pytest.fixture(scope="session")
+def runner() -> Iterator[Zygote]:
+    """One zygote for the whole run: torch is imported once."""
+    with zygote(sys.executable) as made:
+        yield made
+
+
+@pytest.fixture(scope="session")
+def gpu_tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The installed package as a GPU build, for sys.path."""
+    return link_tree(installed_package(), tmp_path_factory.mktemp("gpu-build") / "tree")
+
+
+@pytest.fixture
+def ask(runner: Zygote, gpu_tree: Path, tmp_path: Path) -> Ask:
+    """Ask a process of the installed vLLM."""
+    return Ask(runner, gpu_tree, tmp_path)
