@@ -172,9 +172,7 @@ def test_an_out_of_tree_platform_plugin_is_respected_and_named(ask: Ask, runner:
     (plugin / "vllm_other-1.0.dist-info").mkdir(parents=True)
     (plugin / "vllm_other-1.0.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: vllm-other\nVersion: 1.0\n")
     (plugin / "vllm_other-1.0.dist-info" / "top_level.txt").write_text("vllm_other\n")
-    (plugin / "vllm_other-1.0.dist-info" / "entry_points.txt").write_text(
-        "[vllm.platform_plugins]\nother = vllm_other:register\n"
-    )
+    (plugin / "vllm_other-1.0.dist-info" / "entry_points.txt").write_text("[vllm.platform_plugins]\nother = vllm_other:register\n")
     (plugin / "vllm_other.py").write_text(
         "from vllm.platforms.interface import Platform, PlatformEnum\n"
         "def register():\n    return 'vllm_other.OtherPlatform'\n"
