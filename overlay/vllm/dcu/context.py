@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from vllm.dcu.arch import base_arch, is_dcu_arch
-from vllm.dcu.env import Switches, read_switches
+from vllm.dcu.env import Switches, evidence_file, read_switches
 from vllm.dcu.kernels import KERNELS
 from vllm.dcu.record import Record, Toolchain
+from vllm.dcu.site import NO_SITE, Site, observe_site
 
 __all__ = ["Context", "NativeOp", "assumed_context", "native_ops", "observe_context", "running_toolchain"]
 
@@ -40,6 +41,7 @@ class Context:
         code_objects: archs the extension holds code for; None when that could not be read.
         switches: what the environment asks for.
         simulated: empty on hardware. Otherwise what is simulated, for people to read.
+        site: what the site's own evidence means here.
     """
 
     arch: str
@@ -49,6 +51,7 @@ class Context:
     code_objects: frozenset[str] | None = None
     switches: Switches = field(default_factory=Switches)
     simulated: str = ""
+    site: Site = NO_SITE
 
     @property
     def label(self) -> str:
@@ -72,13 +75,15 @@ def observe_context() -> Context | None:
     arch = getattr(rocm, "_GCN_ARCH", "")
     if not is_dcu_arch(arch):
         return None
+    toolchain, evidence = running_toolchain(), evidence_file()
     return Context(
         arch=base_arch(arch),
         device_type=current_platform.device_type,
-        toolchain=running_toolchain(),
+        toolchain=toolchain,
         ops=native_ops(),
         code_objects=_extension_targets(),
         switches=read_switches(),
+        site=observe_site(evidence, base_arch(arch), toolchain) if evidence else NO_SITE,
     )
 
 

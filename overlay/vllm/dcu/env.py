@@ -22,6 +22,7 @@ __all__ = [
     "Variable",
     "as_markdown",
     "environment_variables",
+    "evidence_file",
     "parse_capabilities",
     "parse_switch",
     "read_switches",
@@ -30,6 +31,7 @@ __all__ = [
 
 CAPABILITIES = "VLLM_DCU_CAPABILITIES"
 STATS_DIR = "VLLM_DCU_STATS_DIR"
+EVIDENCE = "VLLM_DCU_EVIDENCE"
 SKINNY_GEMM = "VLLM_ROCM_USE_SKINNY_GEMM"
 BATCH_INVARIANT = "VLLM_BATCH_INVARIANT"
 
@@ -150,6 +152,17 @@ def stats_dir(environ: Mapping[str, str] | None = None) -> Path | None:
     return Path(value) if value else None
 
 
+def evidence_file(environ: Mapping[str, str] | None = None) -> Path | None:
+    """The site's evidence file, which `verify` writes and the gate reads; None where there is no home to keep it in."""
+    source = os.environ if environ is None else environ
+    if value := source.get(EVIDENCE, "").strip():
+        return Path(value)
+    if base := source.get("VLLM_CONFIG_ROOT"):
+        return Path(base) / "dcu" / "evidence.json"
+    base = source.get("XDG_CONFIG_HOME") or (source.get("HOME") and str(Path(source["HOME"]) / ".config"))
+    return Path(base) / "vllm" / "dcu" / "evidence.json" if base else None
+
+
 @dataclass(frozen=True)
 class Variable:
     """One environment variable: how it is read and what the documentation says about it."""
@@ -167,7 +180,7 @@ VARIABLES: tuple[Variable, ...] = (
         lambda: parse_capabilities(os.environ.get(CAPABILITIES)),
         "`id=off`, `id=auto`, `id=force`, separated by commas; unset: all auto",
         "Switches one capability. `off` closes it: the generic operator runs, bit for bit. `force` opens it although the "
-        "toolchain differs from its record's, and says so in a warning; it never overrides a kernel precondition, a "
+        "toolchain differs from its record's or its site evidence lapsed, and says so in a warning; it never overrides a kernel precondition, a "
         "missing operator or code object, or another switch. An unknown id is an error.",
     ),
     Variable(
@@ -176,6 +189,12 @@ VARIABLES: tuple[Variable, ...] = (
         "a folder, made if it is missing; unset: counters stay in memory",
         "Where each process keeps its dispatch counters. Use a fresh folder for each run; "
         "`python -m vllm.dcu counters FOLDER` adds the processes up at any time.",
+    ),
+    Variable(
+        EVIDENCE,
+        evidence_file,
+        "a file; unset: `dcu/evidence.json` in vLLM's configuration folder",
+        "The site's own evidence: `verify` writes it, the gate reads it once when a process starts. See `docs/verify.md`.",
     ),
     Variable(
         SKINNY_GEMM,

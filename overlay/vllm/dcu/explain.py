@@ -170,6 +170,6 @@ def main(argv: Sequence[str]) -> int:
         x_offset=args.x_offset,
         weight_offset=args.weight_offset,
     )
-    found = explain(call, context)
+    found = explain(call, context, CATALOG + context.site.records)
     print(json.dumps(as_json(found), indent=2) if args.json else as_text(found))
     return 0

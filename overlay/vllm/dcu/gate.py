@@ -81,8 +81,8 @@ def wrap(impl: Gemm, context: Context | None = None) -> Gemm:
         context = observe_context()
         if context is None:
             return impl
-    _active = build(context)
-    _announce(_active)
+    _active = build(context, CATALOG + context.site.records)
+    _announce(_active, CATALOG + context.site.records)
     return _active.gemm
 
 
@@ -246,10 +246,12 @@ def _report_frequent(slot: _Slot, refused: int) -> None:
     )
 
 
-def _announce(gate: ActiveGate) -> None:
+def _announce(gate: ActiveGate, records: tuple[Record, ...]) -> None:
     """Log once what was decided, one line for each positive record."""
     context = gate.context
-    for record in CATALOG:
+    for note in context.site.notes:
+        logger.warning("%s", note)
+    for record in records:
         reasons = gate.standing[record.id]
         if record.verdict is not Verdict.OPEN:
             continue

@@ -101,6 +101,30 @@ class Reason(Enum):
         "The running PyTorch, HIP or vLLM is not the one the record was verified with.",
         "Verify the capability again on this device and toolchain, or accept the risk with VLLM_DCU_CAPABILITIES=<id>=force.",
     )
+    SITE_LAPSED = (
+        "site-lapsed",
+        Moment.STANDING,
+        "The site's own evidence was seen on another device, toolchain or build.",
+        "Run `python -m vllm.dcu verify` again; the log names the command and the rung that still holds.",
+    )
+    SITE_UNFINISHED = (
+        "site-unfinished",
+        Moment.STANDING,
+        "A record of this site has not passed every rung.",
+        "Finish it: `python -m vllm.dcu verify --resume`.",
+    )
+    SITE_FAILED = (
+        "site-failed",
+        Moment.STANDING,
+        "A rung of `verify` failed for this capability on this site.",
+        "Read the report that `verify` wrote; when the fault is gone, verify again.",
+    )
+    SITE_REFUSED = (
+        "site-refused",
+        Moment.STANDING,
+        "The site's evidence file is damaged, looks forged or can be written by others, and may have held a failure.",
+        "The log names what is wrong; move the file away and verify again.",
+    )
 
     BIAS = (
         "bias",

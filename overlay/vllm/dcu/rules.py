@@ -13,6 +13,7 @@ from vllm.dcu.env import Mode
 from vllm.dcu.kernels import KERNELS
 from vllm.dcu.reasons import Reason
 from vllm.dcu.record import Record, Verdict
+from vllm.dcu.site import State
 
 __all__ = ["Call", "call_reasons", "covers", "is_forced", "standing_reasons", "toolchain_phrases", "unknown_capabilities"]
 
@@ -80,9 +81,23 @@ def standing_reasons(record: Record, context: Context) -> tuple[Reason, ...]:
     if context.switches.batch_invariant:
         reasons.append(Reason.BATCH_INVARIANT)
     reasons += _build_reasons(record, context)
-    if toolchain_phrases(record, context) and not is_forced(record, context):
+    state = context.site.state(record.id)
+    if toolchain_phrases(record, context) and not is_forced(record, context) and state is not State.VERIFIED:
         reasons.append(Reason.TOOLCHAIN)
-    return tuple(reasons)
+    return tuple(reasons) + _site_reasons(record, context, state)
+
+
+def _site_reasons(record: Record, context: Context, state: State) -> tuple[Reason, ...]:
+    """What the site's own evidence says against `record`. Force opens what was not shown, never what was shown to fail."""
+    if context.site.problem:
+        return (Reason.SITE_REFUSED,)
+    if state is State.FAILED:
+        return (Reason.SITE_FAILED,)
+    if state is State.LAPSED and not is_forced(record, context):
+        return (Reason.SITE_LAPSED,)
+    if context.site.owns(record.id) and state is not State.VERIFIED and not is_forced(record, context):
+        return (Reason.SITE_UNFINISHED,)
+    return ()
 
 
 def _build_reasons(record: Record, context: Context) -> list[Reason]:
