@@ -1,6 +1,6 @@
-"""What CMake would build for one arch: CMake's own interpreter runs the release's CMakeLists.txt, with recorders.
+"""What CMake would build for one arch: CMake configures the release's CMakeLists.txt without any language or compiler.
 
-No compiler, no configure: `record.cmake` says exactly what is replaced. A real configure of the same file, where a
+`record.cmake` says exactly what is replaced. A real configure of the same file, where a
 toolchain exists, is the device-code audit's business; this evaluation is what every release gets in under a second.
 """
 
@@ -70,14 +70,17 @@ def evaluate(tree: Tree, arch: str = ARCH) -> Build:
     if cmake is None:
         raise EvaluationFailed("not evaluated: no cmake on PATH; install cmake 3.25 or newer")
     with tempfile.TemporaryDirectory() as folder:
-        root = Path(folder) / "tree"
+        root, build, toolkit = Path(folder) / "tree", Path(folder) / "build", Path(folder) / "rocm"
+        toolkit.mkdir()
         tree.write(root, "CMakeLists.txt", "cmake", "csrc")
-        for path in [root / "CMakeLists.txt", *(root / "cmake").rglob("*.cmake")]:
-            path.write_text(_askable(path.read_text(errors="replace"), patched=tree.patched, arch=arch))
+        text = tree.text("CMakeLists.txt")
+        if not tree.patched:  # the arch joins the supported list where our hook would add it
+            text = text.replace('set(HIP_SUPPORTED_ARCHS "', f'set(HIP_SUPPORTED_ARCHS "{arch};', 1)
+        (root / "upstream.cmake").write_text(text, encoding="utf-8")
+        shutil.copyfile(Path(__file__).with_name("record.cmake"), root / "CMakeLists.txt")
         out = Path(folder) / "record"
-        script = Path(__file__).with_name("record.cmake")
         done = subprocess.run(
-            [cmake, f"-DTREE={root}", f"-DARCHES={arch}", f"-DOUT={out}", "-P", str(script)],
+            [cmake, "-S", str(root), "-B", str(build), f"-DARCHES={arch}", f"-DOUT={out}", f"-DROCM_PATH={toolkit}"],
             capture_output=True,
             text=True,
             cwd=folder,
@@ -88,55 +91,50 @@ def evaluate(tree: Tree, arch: str = ARCH) -> Build:
     if not record.rstrip().endswith("done"):
         error = re.search(r"CMake Error[^\n]*\n(?:\s*\n)?((?:\s+\S[^\n]*\n?)+)", done.stderr)
         raise EvaluationFailed(" ".join((error[1] if error else done.stderr[-400:]).split()) or "cmake stopped silently")
-    return _parse(record, str(root), tree)
+    return _parse(record, [str(build) + "/", str(root) + "/"], tree)
 
 
-def _askable(text: str, *, patched: bool, arch: str) -> str:
-    """`if(TARGET x)` as a variable; and, for a tree without our hook, the arch in the supported list as the hook does."""
-
-    def variable(match: re.Match[str]) -> str:
-        return re.sub(r"\bTARGET\s+([\w${}]+)", r"DRIFT_TARGET_\1", match[0])
-
-    text = re.sub(r"^\s*(?:else)?if\s*\((?:[^()]|\([^()]*\))*\)", variable, text, flags=re.M | re.I)
-    if not patched:
-        text = text.replace('set(HIP_SUPPORTED_ARCHS "', f'set(HIP_SUPPORTED_ARCHS "{arch};', 1)
-    return text
-
-
-def _parse(record: str, root: str, tree: Tree) -> Build:
+def _parse(record: str, prefixes: list[str], tree: Tree) -> Build:
     targets: dict[str, Target] = {}
     variables: dict[str, str] = {}
     hipify: list[str] = []
     for line in record.splitlines():
         kind, *rest = line.split("\t")
         name, values = (rest[0], rest[1:]) if rest else ("", [])
-        if kind == "library":
-            target = targets.setdefault(name, Target(name))
-            target.kind = next((v for v in values if v in ("MODULE", "OBJECT", "SHARED", "STATIC")), "")
-            target.sources.extend(_source(v, root, tree) for v in values if re.search(r"\.(hip|cu|cpp|cc)$", v))
-        elif kind == "sources":
-            target = targets.setdefault(name, Target(name))
-            target.sources.extend(_source(v, root, tree) for v in values if re.search(r"\.(hip|cu|cpp|cc)$", v))
-        elif kind == "options":
-            flags = [v.replace("$<$<COMPILE_LANGUAGE:HIP>:", "").rstrip(">") for v in values if v not in ("PRIVATE", "PUBLIC")]
-            targets.setdefault(name, Target(name)).flags.extend(f for f in flags if not f.startswith("$<") and f)
-        elif kind == "definitions":
-            cleaned = [v.removeprefix("-D") for v in values if v not in ("PRIVATE", "PUBLIC")]
-            targets.setdefault(name, Target(name)).definitions.extend(cleaned)
-        elif kind == "links":
-            targets.setdefault(name, Target(name)).links.extend(values)
-        elif kind == "properties" and "HIP_ARCHITECTURES" in values:
-            arches = values[values.index("HIP_ARCHITECTURES") + 1 :]
-            targets.setdefault(name, Target(name)).arches.extend(a for a in arches if a.startswith("gfx"))
-        elif kind == "custom" and name.startswith("hipify"):
+        if kind == "target" and name.startswith("hipify"):
             hipify.append(name)
+        elif kind == "target" and values[0] != "UTILITY":
+            targets[name] = Target(name, kind=values[0].removesuffix("_LIBRARY"))
+        elif kind == "property" and name in targets:
+            _property(targets[name], values[0], values[1:], prefixes, tree)
         elif kind == "set":
             variables[name] = ";".join(values)
     return Build(targets, variables, tuple(hipify))
 
 
-def _source(path: str, root: str, tree: Tree) -> str:
+def _property(target: Target, name: str, values: list[str], prefixes: list[str], tree: Tree) -> None:
+    if name == "SOURCES":
+        for value in values:
+            objects = re.fullmatch(r"\$<TARGET_OBJECTS:(\w+)>", value)
+            if objects:
+                target.links.append(objects[1])
+            else:
+                target.sources.append(_source(value, prefixes, tree))
+    elif name == "COMPILE_OPTIONS":
+        flags = [re.sub(r"^\$<\$<COMPILE_LANGUAGE:\w+>:", "", v).rstrip(">") for v in values]
+        target.flags.extend(f for f in flags if f)
+    elif name == "COMPILE_DEFINITIONS":
+        target.definitions.extend(v.removeprefix("-D") for v in values)
+    elif name == "LINK_LIBRARIES":
+        target.links.extend(values)
+    elif name == "HIP_ARCHITECTURES":
+        target.arches.extend(values)
+
+
+def _source(path: str, prefixes: list[str], tree: Tree) -> str:
     """The upstream source behind a path of the build: hipify's renaming undone."""
-    inside = path.removeprefix(root + "/").removeprefix("drift-build/")
+    inside = path
+    for prefix in prefixes:
+        inside = inside.removeprefix(prefix)
     as_cuda = re.sub(r"\.hip$", ".cu", inside)
     return next((p for p in (inside, as_cuda, as_cuda.replace("hip", "cuda")) if p in tree), as_cuda)

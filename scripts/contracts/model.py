@@ -136,6 +136,13 @@ def tree_from_sdist(archive: Path, version: str) -> Tree:
     return Tree(version, files)
 
 
+def tree_from_tar(data: bytes, version: str, patched: bool) -> Tree:
+    """Read what `git archive` of a commit gives."""
+    with tarfile.open(fileobj=io.BytesIO(data), mode="r:") as tar:
+        members = [(m.name, tar.extractfile(m)) for m in tar if m.isreg() and wanted(m.name)]
+        return Tree(version, {name: stream.read() for name, stream in members if stream is not None}, patched)
+
+
 def changes(old: Mapping[str, Fact], new: Mapping[str, Fact]) -> Iterator[tuple[str, Fact | None, Fact | None]]:
     """Keys whose value differs, in a fixed order: (key, before or None, after or None)."""
     for key in sorted({*old, *new}):
