@@ -5,7 +5,7 @@ RUN := $(PYTHON) -m scripts
 flag = $(if $(filter-out 0,$($(1))),$(2))
 opt = $(if $($(1)),$(2) "$($(1))")
 
-.PHONY: help drift doctor fetch apply refresh build env serve lint check test clean distclean pins
+.PHONY: help drift rebase rebase-continue rebase-abort doctor fetch apply refresh build env serve lint check test clean distclean pins
 
 help:
 	@$(RUN) help
@@ -40,3 +40,9 @@ pins:
 	@$(RUN) pins
 drift:
 	@$(RUN) drift $(VLLM) $(call opt,UPSTREAM_DIR,--dir) $(call flag,JSON,--json)
+rebase:
+	@$(RUN) rebase $(VLLM) $(call opt,UPSTREAM_DIR,--dir) $(call opt,CHECKOUT,--checkout) $(call flag,ADOPT,--adopt)
+rebase-continue:
+	@$(RUN) rebase-continue $(call flag,DROP,--drop) $(call flag,ADOPT,--adopt)
+rebase-abort:
+	@$(RUN) rebase-abort

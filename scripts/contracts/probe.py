@@ -252,7 +252,7 @@ def install(root: str, arch: str) -> types.ModuleType:
     vllm.config.get_current_vllm_config_or_none = lambda: None  # as outside an engine
     import vllm  # type: ignore[import-not-found, unused-ignore]
 
-    vllm.envs = importlib.import_module("vllm.envs")
+    vllm.__dict__["envs"] = importlib.import_module("vllm.envs")
     return importlib.import_module("vllm.platforms.rocm")
 
 
