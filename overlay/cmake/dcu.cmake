@@ -221,6 +221,17 @@ ${_region}
   message(STATUS "DCU: selected LLMM1 from csrc/rocm/skinny_gemms.cu:${_line}, sha256 ${_sum}")
 endfunction()
 
+# Take an object library out of a module and out of the build.
+function(dcu_unlink MODULE LIBRARY)
+  get_target_property(_linked ${MODULE} LINK_LIBRARIES)
+  if(_linked)
+    list(REMOVE_ITEM _linked ${LIBRARY})
+    set_property(TARGET ${MODULE} PROPERTY LINK_LIBRARIES "${_linked}")
+  endif()
+  set_target_properties(${LIBRARY} PROPERTIES EXCLUDE_FROM_ALL TRUE)
+  message(STATUS "DCU: ${LIBRARY} is not built: it has no code for a DCU")
+endfunction()
+
 #
 # Runs after upstream's CMakeLists.txt, when _rocm_C exists: route its device units.
 #
@@ -249,9 +260,28 @@ function(dcu_split_rocm_extension)
       "changed how it collects archs or sources. Adapt cmake/dcu.cmake.")
   endif()
 
+  # 0.33.0 compresses the device code of _rocm_C; what was compiled for a DCU must stay readable (audit, codeobjects.py).
+  get_target_property(_options _rocm_C COMPILE_OPTIONS)
+  string(REPLACE ";--offload-compress" "" _readable "${_options}")
+
+  # 0.27.0 moved the skinny units into a target of their own, with _rocm_C's archs.
+  get_property(_targets DIRECTORY PROPERTY BUILDSYSTEM_TARGETS)
+  foreach(_target IN LISTS _targets)
+    get_target_property(_type ${_target} TYPE)
+    get_target_property(_units ${_target} SOURCES)
+    if(_type STREQUAL "OBJECT_LIBRARY" AND _units MATCHES "csrc/rocm/[^/;]+\\.hip")
+      if(_others)
+        set_target_properties(${_target} PROPERTIES HIP_ARCHITECTURES "${_others}")
+      else()
+        dcu_unlink(_rocm_C ${_target})
+      endif()
+    endif()
+  endforeach()
+
   if(NOT _others)
     # The other ops have no code for a DCU, so they are not bound either: a call fails by name.
     set_property(TARGET _rocm_C PROPERTY SOURCES csrc/rocm/dcu_bindings.cpp ${_unit})
+    set_property(TARGET _rocm_C PROPERTY COMPILE_OPTIONS "${_readable}")
   else()
     list(REMOVE_ITEM _sources ${_unit})
     add_library(_rocm_C_dcu OBJECT ${_unit})
@@ -263,6 +293,7 @@ function(dcu_split_rocm_extension)
     endforeach()
     get_target_property(_hipify _rocm_C MANUALLY_ADDED_DEPENDENCIES)
     add_dependencies(_rocm_C_dcu ${_hipify})
+    set_property(TARGET _rocm_C_dcu PROPERTY COMPILE_OPTIONS "${_readable}")
     set_target_properties(_rocm_C_dcu PROPERTIES HIP_ARCHITECTURES "${_dcu}" POSITION_INDEPENDENT_CODE ON)
     target_compile_definitions(_rocm_C_dcu PRIVATE VLLM_DCU_BESIDE_UPSTREAM)
 
@@ -283,6 +314,7 @@ function(dcu_check_routing UNIT)
   foreach(_target IN LISTS _targets)
     get_target_property(_archs ${_target} HIP_ARCHITECTURES)
     get_target_property(_sources ${_target} SOURCES)
+    get_target_property(_left_out ${_target} EXCLUDE_FROM_ALL)
     set(_for_dcu FALSE)
     foreach(_arch IN LISTS DCU_ARCHS)
       if(_arch IN_LIST _archs)
@@ -290,7 +322,7 @@ function(dcu_check_routing UNIT)
       endif()
     endforeach()
     foreach(_source IN LISTS _sources)
-      if(_for_dcu AND _source MATCHES "csrc/rocm/[^/]+\\.hip$" AND NOT _source STREQUAL UNIT)
+      if(_for_dcu AND NOT _left_out AND _source MATCHES "csrc/rocm/[^/]+\\.hip$" AND NOT _source STREQUAL UNIT)
         message(FATAL_ERROR
           "DCU: target ${_target} would compile ${_source} for ${_archs}; only LLMM1 may be compiled for a DCU. Upstream "
           "has added a unit or a target: route it in dcu_split_rocm_extension of cmake/dcu.cmake.")
