@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import hashlib
-import importlib.util
 import os
 import platform
 import re
@@ -14,21 +13,21 @@ import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
 
 from scripts import errors, metadata, series
 from scripts.apply import LOCK
 from scripts.fetch import fetch
 from scripts.files import hold, say
 from scripts.gitio import open_repo
-from scripts.paths import DIST, ROOT, SERIES_LOCK, TREE, shown
+from scripts.overlay import overlay_module
+from scripts.paths import DIST, SERIES_LOCK, TREE, shown
 from scripts.pin import Artifact, Pin, read_pin
 from scripts.sources import Sources, package_files, read_sources
 from scripts.tree import edits, read_lock, read_state
 from scripts.version import version_module, wheel_version
 from scripts.wheel import Entry, WheelName, source_date, wheel_text, write_wheel
 
-__all__ = ["TARGETS", "Native", "build", "choose_target", "main", "manifest_module", "pack"]
+__all__ = ["TARGETS", "Native", "build", "build_stock", "choose_target", "main", "pack"]
 
 TARGETS = ("auto", "cpu", "empty", "rocm")
 MANIFEST = "vllm/dcu/manifest.json"
@@ -138,28 +137,15 @@ def native_for(target: str, pin: Pin) -> Native:
     return Native("py3-none-any", {}, (), {})
 
 
-def manifest_module() -> ModuleType:
-    """The manifest code that goes into the wheel, loaded by path: one schema, and vllm need not be importable."""
-    path = ROOT / "overlay" / "vllm" / "dcu" / "manifest.py"
-    spec = importlib.util.spec_from_file_location("gfx936_manifest", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
 def pack(sources: Sources, pin: Pin, patches: Sequence[series.Patch], target: str, native: Native) -> tuple[WheelName, list[Entry]]:
     """Name and entries of the wheel: pure, everything comes from the arguments."""
     version = wheel_version(pin.version, pin.revision, target)
-    name = WheelName("vllm", version, native.tag)
     package = {
         **package_files(sources.files),
         "vllm/_version.py": version_module(version, sources.head),
         **native.files,
     }
-    manifest = manifest_module()
+    manifest = overlay_module("manifest")
     package[MANIFEST] = manifest.Manifest(
         version=version,
         target=target,
@@ -173,6 +159,11 @@ def pack(sources: Sources, pin: Pin, patches: Sequence[series.Patch], target: st
         toolchain=native.toolchain,
         files={path.removeprefix("vllm/"): hashlib.sha256(data).hexdigest() for path, data in package.items()},
     ).to_json()
+    return _entries(sources, version, target, native, package)
+
+
+def _entries(sources: Sources, version: str, target: str, native: Native, package: Mapping[str, bytes]) -> tuple[WheelName, list[Entry]]:
+    name = WheelName("vllm", version, native.tag)
     info = {
         "METADATA": metadata.metadata(sources.files, version, target),
         "WHEEL": wheel_text(native.tag, pure=not native.files, generator="vllm-for-gfx936"),
@@ -183,6 +174,22 @@ def pack(sources: Sources, pin: Pin, patches: Sequence[series.Patch], target: st
     entries = [Entry(path, data, executable=path.endswith(".so")) for path, data in package.items()]
     entries += [Entry(f"{name.dist_info}/{path}", data) for path, data in info.items()]
     return name, entries
+
+
+def build_stock(folder: Path) -> Path:
+    """Untouched upstream with the same CPU libraries, `<upstream>+cpu`: the control of a rehearsal, never a product."""
+    pin = read_pin()
+    native = native_for("cpu", pin)
+    with hold(LOCK, "build of the control"):
+        head = checked_sources().base
+        sources = read_sources(open_repo(TREE), head)
+        version = f"{pin.version}+cpu"
+        package = {**package_files(sources.files), "vllm/_version.py": version_module(version, head), **native.files}
+        name, entries = _entries(sources, version, "cpu", native, package)
+        folder.mkdir(parents=True, exist_ok=True)
+        final = folder / name.filename
+        write_wheel(final, name.dist_info, entries, source_date({}))
+    return final
 
 
 def checked_sources(tree: Path = TREE) -> Sources:

@@ -22,6 +22,7 @@ VERBS: dict[str, tuple[str, bool]] = {
     "build": ("build", True),
     "env": ("envs", True),
     "serve": ("serve", True),
+    "rehearse": ("rehearse", True),
     "refresh": ("refresh", True),
     "lint": ("lint", True),
     "check": ("check", True),

@@ -17,6 +17,7 @@ import pytest
 from scripts import build, errors, metadata
 from scripts.cli import run
 from scripts.gitio import open_repo
+from scripts.overlay import overlay_module
 from scripts.paths import ROOT, TREE
 from scripts.pin import read_pin
 from scripts.sources import package_files, read_sources
@@ -57,7 +58,7 @@ def test_c40_file_name_metadata_module_and_manifest_say_one_version(wheel: Path)
     files = members(wheel)
     module: dict[str, object] = {}
     exec(files["vllm/_version.py"], module)
-    manifest = build.manifest_module().parse(files[build.MANIFEST])
+    manifest = overlay_module("manifest").parse(files[build.MANIFEST])
     said = {
         "file name": wheel.name.split("-")[1],
         "METADATA": BytesParser().parsebytes(files[f"vllm-{VERSION}.dist-info/METADATA"])["Version"],
@@ -93,7 +94,7 @@ def test_nothing_of_a_build_or_of_a_test_run_is_packed() -> None:
 
 
 def test_the_manifest_names_upstream_series_and_tree(wheel: Path) -> None:
-    manifest = build.manifest_module().parse(members(wheel)[build.MANIFEST])
+    manifest = overlay_module("manifest").parse(members(wheel)[build.MANIFEST])
     names = [line for line in (ROOT / "patches/series").read_text().splitlines() if line and not line.startswith("#")]
     lock = read_lock()
     assert (manifest.upstream, manifest.upstream_sha256) == (read_pin().version, read_pin().sdist.sha256)

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from scripts.build import manifest_module
+from scripts.overlay import overlay_module
 
-m = manifest_module()
+m = overlay_module("manifest")
 FILES = {"__init__.py": b"", "dcu/manifest.py": b"x = 1\n", "_C.abi3.so": b"\x7fELF"}
 MANIFEST = m.Manifest(
     version="0.18.1+gfx936.1.cpu",

@@ -1,0 +1,1 @@
+"""The rehearsal: a real `vllm serve` of the patched wheel on the CPU, whose device is a simulated gfx936."""

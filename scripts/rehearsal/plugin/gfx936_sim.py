@@ -1,0 +1,203 @@
+# SPDX-License-Identifier: Apache-2.0
+"""TEST ONLY, never in the wheel: a vLLM CPU server chooses the kernel of its Linear layers as on a gfx936 device.
+
+It is put on PYTHONPATH for a rehearsal, and does something only where GFX936_SIM_ARCH is set. What is simulated:
+
+* a fake `amdsmi` (after the platform was resolved) names the arch, so that `vllm.platforms.rocm` imports and reads it itself;
+* the three modules that choose a Linear kernel see the CPU platform under ROCm's name;
+* the gate's context: arch and switches are observed by the gate's own code, HIP version and code object are given;
+* `_rocm_C::LLMM1` on the CPU: a stand-in, or the host build of the real kernel source for the first calls.
+
+What is real: the routing code of vLLM, the gate, its records, its counters, the custom operator, the server.
+
+Two counts are kept apart from the gate's, one byte a call in files that survive a kill: `calls-PID` for every run of the
+kernel, `rows-PID` with N of every unquantized GEMM of the mission shape. GFX936_SIM_FAULT plants a fault to be found.
+"""
+
+import contextlib
+import ctypes
+import dataclasses
+import os
+import sys
+import types
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+__all__ = ["register"]
+
+SIMULATED = "CPU server; HIP version, code object and kernel are stand-ins"
+MISSION = (34816, 5120)
+_kept: list[Any] = []
+_files: dict[str, int] = {}
+
+
+def register() -> None:
+    """Entry point: called by vLLM in every process, after the platform was resolved."""
+    arch = os.environ.get("GFX936_SIM_ARCH")
+    if not arch or _kept:
+        return
+    from vllm.platforms import PlatformEnum, current_platform
+
+    if not current_platform.is_cpu():
+        raise RuntimeError("gfx936_sim is for a CPU test server only")
+    sys.modules["amdsmi"] = _fake_amdsmi(arch)
+    for name in ("vllm._C", "vllm._rocm_C"):  # rocm.py imports both; a second _C beside the CPU's would be loaded
+        sys.modules.setdefault(name, types.ModuleType(name))
+    import vllm.platforms.rocm as rocm
+
+    _kept.append(_define_kernel())
+    view = type("Gfx936View", (type(current_platform),), {"_enum": PlatformEnum.ROCM})()
+    import vllm.model_executor.layers.linear as linear
+    import vllm.model_executor.layers.utils as utils
+    import vllm.model_executor.layers.vocab_parallel_embedding as embedding
+
+    for module in (utils, linear, embedding):
+        module.current_platform = view
+    utils.num_compute_units = lambda device_id=0: 80
+    gemm = _gate(utils.rocm_unquantized_gemm_impl, view)
+    library = torch.library.Library("vllm", "IMPL")
+    library.impl("rocm_unquantized_gemm", _watched(_with_fault(gemm)), "CPU", allow_override=True)
+    _kept.append(library)
+    chosen = utils.dispatch_unquantized_gemm().__name__
+    print(f"gfx936_sim: pid {os.getpid()} arch {rocm._GCN_ARCH} dispatch {chosen}", file=sys.stderr, flush=True)
+
+
+def _fake_amdsmi(arch: str) -> types.ModuleType:
+    module = types.ModuleType("amdsmi")
+    facts = {"target_graphics_version": arch, "device_id": "0x0", "market_name": "simulated"}
+    answers: dict[str, Any] = {
+        "AmdSmiException": type("AmdSmiException", (Exception,), {}),
+        "amdsmi_init": lambda *_: None,
+        "amdsmi_shut_down": lambda *_: None,
+        "amdsmi_get_processor_handles": lambda: ["simulated"],
+        "amdsmi_get_gpu_asic_info": lambda _: facts,
+        "amdsmi_topo_get_link_type": lambda *_: {"type": 0, "hops": 0},
+    }
+    for name, answer in answers.items():
+        setattr(module, name, answer)
+    return module
+
+
+def _gate(impl: Callable[..., torch.Tensor], view: Any) -> Callable[..., torch.Tensor]:
+    """What the patched vLLM would register on this device; a stock vLLM registers `impl`."""
+    try:
+        from vllm.dcu import gate
+        from vllm.dcu.context import observe_context
+    except ModuleNotFoundError:
+        return impl
+    if os.environ.get("GFX936_SIM_FAULT") == "lost-counts" and "EngineCore" in _title():
+        del os.environ["VLLM_DCU_STATS_DIR"]
+    with _platform(view):
+        context = observe_context()
+    if context is None:
+        return impl
+    context = dataclasses.replace(
+        context,
+        toolchain=dataclasses.replace(context.toolchain, hip="6.2.0"),
+        code_objects=frozenset({context.arch}),
+        simulated=SIMULATED,
+    )
+    return gate.wrap(impl, context)
+
+
+@contextlib.contextmanager
+def _platform(view: Any) -> Iterator[None]:
+    """`vllm.platforms.current_platform` is `view` while the gate looks at it."""
+    import vllm.platforms
+
+    before = vllm.platforms._current_platform
+    vllm.platforms._current_platform = view
+    try:
+        yield
+    finally:
+        vllm.platforms._current_platform = before
+
+
+def _watched(gemm: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    def watched(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+        if tuple(weight.shape) == MISSION:
+            _note("rows", min(x.numel() // x.shape[-1], 255))
+        return gemm(x, weight, bias)
+
+    return watched
+
+
+def _define_kernel() -> torch.library.Library:
+    library = torch.library.Library("_rocm_C", "DEF")
+    library.define("LLMM1(Tensor in_a, Tensor in_b, int rows_per_block) -> Tensor")
+    host = _host_kernel()
+    left = [int(os.environ.get("GFX936_SIM_HOST_CALLS", "0"))]
+
+    def llmm1(in_a: torch.Tensor, in_b: torch.Tensor, rows_per_block: int) -> torch.Tensor:
+        if in_b.shape != (1, in_a.shape[1]) or in_a.dtype is not in_b.dtype or rows_per_block != 4:
+            raise RuntimeError(f"LLMM1 was given {tuple(in_a.shape)}, {tuple(in_b.shape)}, {rows_per_block}")
+        if not (in_a.is_contiguous() and in_b.is_contiguous()):
+            raise RuntimeError("LLMM1 was given a tensor that is not contiguous")
+        _note("calls", 1)
+        if host is not None and left[0] > 0:
+            left[0] -= 1
+            return host(in_a, in_b)
+        return _stand_in(in_a, in_b)
+
+    library.impl("LLMM1", llmm1, "CPU")
+    return library
+
+
+def _stand_in(weight: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    """Four partial sums over K, each rounded to the tensors' type: about as inexact as LLMM1, and not `F.linear`'s bits."""
+    step = weight.shape[1] // 4
+    parts = [torch.nn.functional.linear(x[:, i : i + step], weight[:, i : i + step]) for i in range(0, 4 * step, step)]
+    return torch.stack(parts).float().sum(0).to(weight.dtype)
+
+
+def _host_kernel() -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor] | None:
+    """The host build of the real kernel source at wave 64, as `tests/native/wave` makes it."""
+    path = os.environ.get("GFX936_SIM_HOST_KERNEL")
+    if not path:
+        return None
+    entry = ctypes.CDLL(path).wave_llmm1
+    i64, pointer = ctypes.c_int64, ctypes.c_void_p
+    entry.argtypes = [pointer, pointer, pointer, i64, i64, i64, ctypes.c_int, i64, ctypes.c_int, pointer, i64]
+
+    def call(weight: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        out = torch.empty((1, weight.shape[0]), dtype=weight.dtype)
+        message = ctypes.create_string_buffer(256)
+        m, k = weight.shape
+        workers, bf16, rows_per_block = os.cpu_count() or 1, 1, 4
+        addresses = (weight.data_ptr(), x.data_ptr(), out.data_ptr())
+        if entry(*addresses, m, k, 1, bf16, rows_per_block, workers, message, len(message)):
+            raise RuntimeError(message.value.decode())
+        _note("host", 1)
+        return out
+
+    return call
+
+
+def _with_fault(gemm: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    fault = os.environ.get("GFX936_SIM_FAULT")
+
+    def two_rows(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+        if x.shape[0] == 2 and x.dim() == 2 and bias is None and tuple(weight.shape) == MISSION:
+            return torch.cat([gemm(x[:1], weight, bias), gemm(x[1:], weight, bias)])
+        return gemm(x, weight, bias)
+
+    def never_called(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+        return torch.nn.functional.linear(x, weight, bias)
+
+    faults = {None: gemm, "lost-counts": gemm, "two-rows": two_rows, "never-called": never_called}
+    return faults[fault]
+
+
+def _title() -> str:
+    return Path("/proc/self/cmdline").read_text(errors="replace")
+
+
+def _note(kind: str, value: int) -> None:
+    """One byte at the end of this process's file: a single write, so that a kill loses nothing and halves nothing."""
+    if kind not in _files:
+        path = Path(os.environ["GFX936_SIM_LOG"]) / f"{kind}-{os.getpid()}"
+        _files[kind] = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    os.write(_files[kind], bytes([value]))

@@ -1,0 +1,177 @@
+"""The verdict of a rehearsal, its report, and the evidence entries it is good for."""
+
+from __future__ import annotations
+
+import json
+import platform
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from scripts.rehearsal import checks
+from scripts.rehearsal.records import CAPABILITY, Run
+
+__all__ = ["BORDER", "FAULT_FINDERS", "Judged", "as_json", "as_markdown", "evidence", "judge"]
+
+BORDER = (
+    "CPU server, device simulated: shows the patched Python, the gate, the custom operator, the counters and the serving "
+    "path. Does not show the HIP kernel, gfx936 numbers or speed, the ROCm platform class, attention on a DCU, HIP graphs."
+)
+ONLY_HARDWARE = (
+    "the kernel compiled for gfx936 and its numbers",
+    "time per call and per token, and end-to-end gain",
+    "HIP graph capture and replay on the device",
+    "the ROCm platform class, attention backends and the driver",
+    "several devices: tensor parallelism and its collectives",
+)
+# A planted fault must be found by the check that is there for it.
+FAULT_FINDERS: dict[str, Callable[[Run], list[str]]] = {
+    "two-rows": checks.counts_agree,
+    "never-called": checks.counts_agree,
+    "lost-counts": checks.counts_agree,
+}
+
+
+@dataclass(frozen=True)
+class Judged:
+    """One check and what came of it.
+
+    Attributes:
+        rung: of the evidence ladder.
+        run: name of the run.
+        claim: what holds if there is no problem.
+        problems: one sentence each.
+        figures: what was seen, for people.
+    """
+
+    rung: str
+    run: str
+    claim: str
+    problems: tuple[str, ...]
+    figures: str = ""
+
+
+def judge(runs: Sequence[Run]) -> list[Judged]:
+    """Every check that these runs allow."""
+    found: list[Judged] = []
+
+    def note(rung: str, run: Run, claim: str, problems: Sequence[str], figures: str = "") -> None:
+        found.append(Judged(rung, run.name, claim, tuple(problems), figures))
+
+    stock = {run.model: run for run in runs if run.variant == "stock"}
+    for run in runs:
+        if run.variant == "on":
+            _judge_on(run, stock.get(run.model), note)
+        elif run.variant.startswith("fault:"):
+            fault = run.variant.removeprefix("fault:")
+            said = FAULT_FINDERS[fault](run)
+            missed = [] if said else [f"the planted fault {fault} was not found"]
+            note("dispatch", run, f"the planted fault `{fault}` is found", missed, said[0] if said else "")
+        else:
+            rows = sum(phase.counts.single_rows for phase in run.phases)
+            note("dispatch", run, "no hit, although N was 1 as often as with it", checks.silent(run), f"{rows} calls with N=1")
+            reference = stock.get(run.model)
+            if reference is not None and reference is not run:
+                claim = "tokens and log probabilities are stock vLLM's, digit for digit"
+                note("service", run, claim, checks.same_answers(run, reference))
+    return found
+
+
+def _judge_on(run: Run, stock: Run | None, note: Callable[..., None]) -> None:
+    hits = sum(phase.counts.hits for phase in run.phases)
+    host = sum(phase.counts.host_calls for phase in run.phases)
+    note("dispatch", run, "hits, kernel calls and GEMMs with N=1 agree in every phase", checks.counts_agree(run), f"{hits} hits")
+    note("dispatch", run, "hits = layers x (T - 1), layers x T for a one-token prompt, 0 for T = 1", checks.law_holds(run))
+    note(
+        "kernel",
+        run,
+        "the host build of the real kernel source computed the probe",
+        [],
+        f"{host} calls" if host else "not run: no host build",
+    )
+    if any(phase.name == "batch of two" for phase in run.phases):
+        note("dispatch", run, "a step with two rows never reaches the kernel", checks.batch_was_shown(run))
+        note("service", run, "a stream says what the whole answer says", checks.streamed_alike(run))
+        cached = run.phase("prefix caching").facts["cached_tokens"]
+        note("service", run, "prefix caching works and changes no token", checks.prefix_was_reused(run), f"{cached:.0f} tokens cached")
+        ended = ", ".join(run.phase("priority").facts["ended"])
+        note("service", run, "priority scheduling works", checks.priority_was_kept(run), ended)
+    if stock is not None:
+        problems, largest = checks.near(run, stock)
+        bound = checks.LOGPROB_BOUND[run.layers]
+        note(
+            "tensors",
+            run,
+            "tokens and log probabilities within the derived bound of stock vLLM's",
+            problems,
+            f"moved by {largest:.4f} at most, {bound} allowed",
+        )
+    if run.ending["how"] == "SIGTERM":
+        note(
+            "service",
+            run,
+            "SIGTERM: exit code 0, the merged counter file is whole",
+            checks.ended_well(run),
+            f"{run.ending['hits']} hits in it",
+        )
+    else:
+        note("service", run, "a killed engine is noticed and no count is lost", checks.kill_was_survived(run), f"{run.ending['hits']} hits")
+
+
+def evidence(found: Sequence[Judged], runs: Sequence[Run], date: str) -> list[dict[str, object]]:
+    """Entries for the capability's record, in the record's own terms: none of them is hardware's."""
+    on = [run for run in runs if run.variant == "on"]
+    if not on or any(row.problems for row in found):
+        return []
+    hits = sum(phase.counts.hits for run in on for phase in run.phases)
+    claims = {
+        "dispatch": f"rehearsal: {hits} hits in {len(on)} servers, each one by the law layers x (T - 1); 0 in the controls",
+        "service": "rehearsal: vllm serve, eager and torch.compile; streaming, batching, prefix caching, priorities, restart",
+    }
+    return [
+        {
+            "capability": CAPABILITY, "rung": rung, "claim": claim, "source": "make rehearse", "device": "none: CPU, gfx936 simulated",
+            "toolchain": f"Python {platform.python_version()}, vLLM {on[0].version}", "date": date, "on_hardware": False,
+        }
+        for rung, claim in claims.items()
+    ]  # fmt: skip
+
+
+def as_json(found: Sequence[Judged], runs: Sequence[Run], date: str) -> str:
+    """The whole report for programs."""
+    data = {
+        "kind": "rehearsal",
+        "date": date,
+        "border": BORDER,
+        "machine": f"{platform.system()} {platform.machine()}",
+        "only_hardware": list(ONLY_HARDWARE),
+        "checks": [
+            {"rung": row.rung, "run": row.run, "claim": row.claim, "ok": not row.problems, "problems": list(row.problems), "figures": row.figures}
+            for row in found
+        ],
+        "evidence": evidence(found, runs, date),
+        "runs": [run.to_dict() for run in runs],
+    }  # fmt: skip
+    return json.dumps(data, indent=1, sort_keys=True) + "\n"
+
+
+def as_markdown(found: Sequence[Judged], runs: Sequence[Run], date: str) -> str:
+    """The report for people."""
+    bad = sum(1 for row in found if row.problems)
+    lines = [
+        "# Rehearsal",
+        "",
+        f"{date}. {len(found)} checks in {len(runs)} servers, {bad} failed. Border: {BORDER}",
+        "",
+        "| server | variant | model | layers | mode | vLLM | healthy after, s | ended by |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    lines += [
+        f"| {run.name} | {run.variant} | {run.model} | {run.layers} | {run.mode} | {run.version} | {run.start_seconds} | {run.ending['how']} |"
+        for run in runs
+    ]
+    lines += ["", "| rung | server | claim | result | seen |", "|---|---|---|---|---|"]
+    for row in found:
+        result = "FAILED: " + "; ".join(row.problems) if row.problems else "not run" if row.figures.startswith("not run") else "holds"
+        lines.append(f"| {row.rung} | {row.run} | {row.claim} | {result} | {row.figures.removeprefix('not run: ')} |")
+    lines += ["", "Only hardware can show:", "", *(f"- {item}" for item in ONLY_HARDWARE), ""]
+    return "\n".join(lines)
