@@ -5,7 +5,7 @@ RUN := $(PYTHON) -m scripts
 flag = $(if $(filter-out 0,$($(1))),$(2))
 opt = $(if $($(1)),$(2) "$($(1))")
 
-.PHONY: help drift rebase rebase-continue rebase-abort doctor fetch apply refresh build env serve lint check test clean distclean pins
+.PHONY: help drift rebase rebase-continue rebase-abort doctor fetch apply refresh build env serve lint check test clean distclean pins rehearse
 
 help:
 	@$(RUN) help
@@ -21,6 +21,8 @@ env:
 	@$(RUN) env
 serve:
 	@$(RUN) serve
+rehearse:
+	@$(RUN) rehearse $(call flag,SHORT,--short)
 refresh:
 	@$(RUN) refresh $(call opt,PATCH,--patch)
 lint:

@@ -7,7 +7,6 @@ kernel, gfx936 numbers or speed, the ROCm platform class, attention on a DCU, or
 from __future__ import annotations
 
 import argparse
-import sys
 import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,7 +23,7 @@ from scripts.rehearsal import drive, report
 from scripts.rehearsal.records import CAPABILITY, Run
 from scripts.serve import model_folder, serving
 
-__all__ = ["FULL", "SHORT", "Scene", "main", "rehearse"]
+__all__ = ["FULL", "SHORT", "Scene", "main", "rehearse", "write_report"]
 
 FOLDER = BUILD / "rehearsal"
 _SERVER = ("--max-num-seqs", "2", "--scheduling-policy", "priority", "--enable-prefix-caching")
@@ -144,6 +143,15 @@ def rehearse(scenes: Sequence[Scene], python: Path) -> list[Run]:
     return [play(scene, python, kernel) for scene in scenes]
 
 
+def write_report(runs: Sequence[Run]) -> list[report.Judged]:
+    """Judge the runs and write build/rehearsal/report.md and report.json."""
+    found = report.judge(runs)
+    date = datetime.now(timezone.utc).date().isoformat()
+    atomic_write(FOLDER / "report.json", report.as_json(found, runs, date).encode())
+    atomic_write(FOLDER / "report.md", report.as_markdown(found, runs, date).encode())
+    return found
+
+
 def main(argv: Sequence[str]) -> int:
     """Command line of `rehearse`."""
     parser = argparse.ArgumentParser(prog="rehearse", description=__doc__)
@@ -154,15 +162,8 @@ def main(argv: Sequence[str]) -> int:
     if not scenes:
         raise errors.UserError(f"no scene is called {args.only!r}", "there is nothing to play", "leave --only out")
     runs = rehearse(scenes, ready_python())
-    found = report.judge(runs)
-    date = datetime.now(timezone.utc).date().isoformat()
-    texts = {
-        "report.json": report.as_json(found, runs, date),
-        "report.md": report.as_markdown(found, runs, date),
-    }
-    for name, text in texts.items():
-        atomic_write(FOLDER / name, text.encode())
-    sys.stdout.write(texts["report.md"])
+    found = write_report(runs)
+    print((FOLDER / "report.md").read_text())
     if wrong := [row for row in found if row.problems]:
         raise errors.CheckFailed(
             f"{len(wrong)} of {len(found)} checks failed, first: {wrong[0].problems[0]}",
