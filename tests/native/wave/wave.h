@@ -28,6 +28,7 @@
   #define WAVE_ASAN 1
 #endif
 #if defined(WAVE_ASAN)
+  #include <sanitizer/asan_interface.h>
   #include <sanitizer/common_interface_defs.h>
 #endif
 #if defined(WAVE_MSAN)
@@ -150,8 +151,8 @@ inline void leave_for(void** fake_save, const void* bottom, size_t size) {
 }
 inline void arrived(Lane* lane) {
 #if defined(WAVE_ASAN) || defined(WAVE_MSAN)
-  const void* left;
-  size_t size;
+  const void* left = nullptr;  // written by the sanitizer's runtime, which MemorySanitizer does not watch
+  size_t size = 0;
   #if defined(WAVE_ASAN)
   __sanitizer_finish_switch_fiber(lane->fake_stack, &left, &size);
   #else
@@ -277,6 +278,10 @@ inline void run_block(Block& block) {
     lane.wave = &block.waves[i / WAVE_WIDTH];
     lane.self = i % WAVE_WIDTH;
     lane.thread.x = i;
+#if defined(WAVE_ASAN)
+    // The last fiber on this stack ended without returning, and left its frame's red zones behind.
+    __asan_unpoison_memory_region(stack_of(&lane), kStack);
+#endif
     lane.sp = fresh_stack(stack_of(&lane), lane_main);
   }
   for (bool alive = true; alive && !block.fault;) {
