@@ -81,6 +81,11 @@ def region_hash(text: str) -> str:
 
 
 def planted(text: str, old: str, new: str) -> str:
-    """`text` with a fault planted: `old`, which must occur exactly once, becomes `new`."""
-    _only(text, old)
-    return text.replace(old, new)
+    """`text` with a fault planted in the kernel: `old`, which must occur there exactly once, becomes `new`.
+
+    Raises RegionError where it does not: the plant would test nothing.
+    """
+    kernel = kernel_text(text)
+    if kernel.count(old) != 1:
+        raise RegionError(f"{old!r} occurs {kernel.count(old)} times in the kernel: the plant would not be one")
+    return text.replace(kernel, kernel.replace(old, new))
