@@ -5,18 +5,20 @@ RUN := $(PYTHON) -m scripts
 flag = $(if $(filter-out 0,$($(1))),$(2))
 opt = $(if $($(1)),$(2) "$($(1))")
 
-.PHONY: help drift rebase rebase-continue rebase-abort doctor fetch apply refresh build env serve lint check test clean distclean pins rehearse
+.PHONY: help drift rebase rebase-continue rebase-abort doctor fetch apply refresh build env serve lint check test clean distclean pins rehearse ext
 
 help:
 	@$(RUN) help
 doctor:
-	@$(RUN) doctor $(call flag,JSON,--json)
+	@$(RUN) doctor $(call opt,TARGET,--target) $(call flag,JSON,--json)
 fetch:
 	@$(RUN) fetch $(call opt,VLLM,--version)
 apply:
 	@$(RUN) apply $(call flag,DROP_EDITS,--drop-edits) $(call flag,JSON,--json)
 build:
 	@$(RUN) build $(call opt,TARGET,--target)
+ext:
+	@$(RUN) ext
 env:
 	@$(RUN) env
 serve:

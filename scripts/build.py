@@ -7,8 +7,6 @@ import hashlib
 import os
 import platform
 import re
-import subprocess
-import sys
 import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,6 +17,7 @@ from scripts.apply import LOCK
 from scripts.fetch import fetch
 from scripts.files import hold, say
 from scripts.gitio import open_repo
+from scripts.interpreter import hip_torch, python_in_use
 from scripts.overlay import overlay_module
 from scripts.paths import DIST, SERIES_LOCK, TREE, shown
 from scripts.pin import Artifact, Pin, read_pin
@@ -42,27 +41,16 @@ class Native:
         files: path in the wheel -> content.
         archs: device architectures it was compiled for.
         toolchain: what compiled or supplied it, by role.
+        stand_in: the arch it was compiled for in place of the device, if so.
+        tree: id of the tree it was compiled from, where it was compiled here.
     """
 
     tag: str
     files: Mapping[str, bytes]
     archs: tuple[str, ...]
     toolchain: Mapping[str, str]
-
-
-def python_in_use() -> str:
-    """The interpreter that a device build would be for: $PYTHON, else the one running this."""
-    return os.environ.get("PYTHON") or sys.executable
-
-
-def hip_torch(python: str) -> str | None:
-    """The HIP version of the torch that `python` has, or None (no torch, another build of it, no such program)."""
-    probe = "import torch; print(torch.version.hip or '')"
-    try:
-        done = subprocess.run([python, "-c", probe], capture_output=True, text=True, check=False)
-    except OSError:
-        return None
-    return (done.stdout.strip() or None) if done.returncode == 0 else None
+    stand_in: str = ""
+    tree: str = ""
 
 
 def choose_target(asked: str) -> str:
@@ -112,20 +100,19 @@ def read_cpu_wheel(artifact: Artifact, path: Path) -> Native:
 
 
 def rocm_native() -> Native:
-    """The device build. Raises errors.CannotBuild: it needs a HIP torch, and this revision has no device build yet."""
-    python = python_in_use()
-    hip = hip_torch(python)
-    if hip is None:
-        raise errors.CannotBuild(
-            f"TARGET=rocm needs a PyTorch built for HIP, and {Path(python).name} has none",
-            "the device kernels are compiled against the headers and libraries of that PyTorch",
-            "run inside the DTK environment with PYTHON=<its python>, or build TARGET=cpu or TARGET=empty",
-        )
-    raise errors.CannotBuild(
-        f"TARGET=rocm is not built by this revision (PyTorch for HIP {hip} was found)",
-        "the device build is not part of it yet",
-        "build TARGET=cpu or TARGET=empty",
-    )
+    """The device build: compiled from the applied tree, which stays locked meanwhile. See scripts/rocm_build.py.
+
+    Raises:
+        errors.CannotBuild: this machine cannot, or the build failed.
+    """
+    from scripts import rocm_build
+
+    plan = rocm_build.plan()
+    with hold(LOCK, "compile TARGET=rocm"):
+        tree = checked_sources().tree
+        built = rocm_build.compile_native(plan)
+        files = {path: file.read_bytes() for path, file in built.files.items()}
+    return Native(rocm_build.wheel_tag(plan), files, plan.made, built.toolchain, plan.stand_in, tree)
 
 
 def native_for(target: str, pin: Pin) -> Native:
@@ -139,7 +126,13 @@ def native_for(target: str, pin: Pin) -> Native:
 
 def pack(sources: Sources, pin: Pin, patches: Sequence[series.Patch], target: str, native: Native) -> tuple[WheelName, list[Entry]]:
     """Name and entries of the wheel: pure, everything comes from the arguments."""
-    version = wheel_version(pin.version, pin.revision, target)
+    version = wheel_version(pin.version, pin.revision, target, native.stand_in)
+    if native.tree and native.tree != sources.tree:
+        raise errors.DirtyTree(
+            "the tree changed while its native code was compiled",
+            "Python of one tree and libraries of another do not make one wheel",
+            "run this again",
+        )
     package = {
         **package_files(sources.files),
         "vllm/_version.py": version_module(version, sources.head),
@@ -271,5 +264,10 @@ def main(argv: Sequence[str]) -> int:
     if args.metadata_into:
         write_metadata(args.target, args.metadata_into)
         return 0
-    print(shown(build(args.target, args.into.resolve())))
+    wheel = build(args.target, args.into.resolve())
+    print(shown(wheel))
+    if choose_target(args.target) == "rocm":
+        from scripts import rocm_after
+
+        rocm_after.check_and_say(wheel)
     return 0

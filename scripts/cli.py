@@ -20,6 +20,7 @@ VERBS: dict[str, tuple[str, bool]] = {
     "fetch": ("fetch", True),
     "apply": ("apply", True),
     "build": ("build", True),
+    "ext": ("ext", True),
     "env": ("envs", True),
     "serve": ("serve", True),
     "rehearse": ("rehearse", True),

@@ -13,34 +13,19 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 
 from scripts import errors, gitio
-from scripts.paths import BUILD, ROOT, cache_dir, shown
+from scripts.finding import Finding
+from scripts.interpreter import hip_torch, python_in_use
+from scripts.paths import BUILD, OFFLINE, ROOT, cache_dir, shown
+from scripts.tools_env import FOLDER
 
 __all__ = ["Finding", "examine", "main", "table"]
 
-_NEEDED_DISK_GB = 2.0  # base import, tree and a CPU wheel; the serving environment for tests takes 8 more
-
-
-@dataclass(frozen=True)
-class Finding:
-    """One thing looked at.
-
-    Attributes:
-        name: what was looked at.
-        ok: whether it allows the build.
-        found: what is there.
-        why: why it matters (problems only).
-        do: the line to run, or the step to take (problems only).
-    """
-
-    name: str
-    ok: bool
-    found: str
-    why: str = ""
-    do: str = ""
+_NEEDED_DISK_GB = {"rocm": 6.0}  # objects of one arch, an estimate; for the others see below
+_NEEDED_DISK_GB_ELSE = 2.0  # base import, tree and a CPU wheel; the serving environment for tests takes 8 more
 
 
 def _python(target: str) -> Finding:
@@ -72,10 +57,9 @@ def _venv(target: str) -> Finding:
 
 def _disk(target: str) -> Finding:
     free = shutil.disk_usage(ROOT).free / 1e9
-    if free < _NEEDED_DISK_GB:
-        return Finding(
-            "disk", False, f"{free:.1f} GB free", f"a build needs {_NEEDED_DISK_GB:.0f} GB", "free some space, or clone to another disk"
-        )
+    needed = _NEEDED_DISK_GB.get(target, _NEEDED_DISK_GB_ELSE)
+    if free < needed:
+        return Finding("disk", False, f"{free:.1f} GB free", f"a build needs {needed:.0f} GB", "free some space, or clone to another disk")
     return Finding("disk", True, f"{free:.0f} GB free")
 
 
@@ -100,38 +84,72 @@ def _sdist(target: str) -> Finding:
     return Finding("sdist", True, f"{len(cached)} in the cache" if cached else "not in the cache: `make fetch` needs the network once")
 
 
-def hip_version(python: str) -> str | None:
-    """HIP version of the torch in `python`; None where there is no torch, or another build of it."""
-    probe = "import torch; print(torch.version.hip or '')"
-    try:
-        done = subprocess.run([python, "-c", probe], capture_output=True, text=True, check=False, timeout=120)
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return done.stdout.strip() or None
-
-
 def _torch(target: str) -> Finding:
-    python = os.environ.get("PYTHON") or sys.executable
-    hip = hip_version(python)
-    if target == "rocm" and not hip:
-        return Finding("torch", False, f"no HIP torch in {Path(python).name}", "TARGET=rocm compiles against the device's PyTorch",
-                       "make build PYTHON=/path/to/the/python/with/hip/torch, or TARGET=cpu")  # fmt: skip
+    hip = hip_torch(python_in_use())
     return Finding("torch", True, f"HIP {hip}" if hip else "no HIP torch: not needed for this target")
 
 
-CHECKS: tuple[Callable[[str], Finding], ...] = (_python, _git, _venv, _writable, _disk, _sdist, _torch)
+def _network(target: str) -> Finding:
+    """Asked only where something has still to be fetched: pip, as it is configured, asks its index for a name."""
+    needs = [name for name, there in (("the sdist", _have_sdist()), ("the tools' packages", _have_tools())) if not there]
+    if not needs:
+        return Finding("network", True, "not needed: sdist and tools are here")
+    argv = [
+        sys.executable,
+        "-m",
+        "pip",
+        "--disable-pip-version-check",
+        "--timeout",
+        "10",
+        "--retries",
+        "0",
+        "index",
+        "versions",
+        "packaging",
+    ]
+    try:
+        answers = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, check=False, timeout=60).returncode == 0
+    except (OSError, subprocess.TimeoutExpired):
+        answers = False
+    if answers:
+        return Finding("network", True, f"pip's index answers; to be fetched: {', '.join(needs)}")
+    return Finding("network", False, "pip's index does not answer", f"to be fetched: {', '.join(needs)}",
+                   "on a machine with a network: make bundle; unpack its file here and run `make` in there")  # fmt: skip
+
+
+def _have_sdist() -> bool:
+    return (
+        bool(os.environ.get("UPSTREAM_SDIST")) or (cache_dir().is_dir() and any(cache_dir().glob("vllm-*.tar.gz"))) or _offline("*.tar.gz")
+    )
+
+
+def _have_tools() -> bool:
+    return bool(os.environ.get("TOOLS_PYTHON")) or (FOLDER / "stamp").is_file() or _offline("wheels/*.whl")
+
+
+def _offline(pattern: str) -> bool:
+    return any(OFFLINE.glob(pattern))
+
+
+CHECKS: tuple[Callable[[str], Finding], ...] = (_python, _git, _venv, _writable, _disk, _sdist, _network)
 
 
 def resolve(target: str) -> str:
     """`auto` as `make build` resolves it: rocm where the Python in use has a HIP torch, else cpu."""
     if target != "auto":
         return target
-    return "rocm" if hip_version(os.environ.get("PYTHON") or sys.executable) else "cpu"
+    return "rocm" if hip_torch(python_in_use()) else "cpu"
 
 
 def examine(target: str) -> list[Finding]:
     """Every finding for a target, in order."""
-    return [check(target) for check in CHECKS]
+    found = [check(target) for check in CHECKS]
+    if target != "rocm":
+        return [*found, _torch(target)]
+    from scripts import doctor_rocm
+
+    machine = doctor_rocm.look()
+    return [*found, *(check(machine) for check in doctor_rocm.CHECKS)]
 
 
 def table(findings: Sequence[Finding], color: bool) -> str:
@@ -141,9 +159,9 @@ def table(findings: Sequence[Finding], color: bool) -> str:
         mark = "ok     " if f.ok else "problem"
         if color:
             mark = f"\033[3{2 if f.ok else 1}m{mark}\033[0m"
-        lines.append(f"{mark}  {f.name:8} {f.found}")
+        lines.append(f"{mark}  {f.name:9} {f.found}")
         if not f.ok:
-            lines += [f"         why: {f.why}", f"         do:  {f.do}"]
+            lines += [f"           why: {f.why}", f"         do:  {f.do}"]
     return "\n".join(lines)
 
 
@@ -155,10 +173,11 @@ def main(argv: Sequence[str]) -> int:
     args = parser.parse_args(argv)
     target = resolve(args.target)
     findings = examine(target)
-    can = all(f.ok for f in findings)
+    can = all(f.ok or not f.blocks for f in findings)
+    later = sum(not f.ok and not f.blocks for f in findings)
     if args.json:
         print(json.dumps({"target": target, "can_build": can, "findings": [asdict(f) for f in findings]}, indent=1))
     else:
         print(table(findings, sys.stdout.isatty() and not os.environ.get("NO_COLOR")))
-        print(f"\n{'can' if can else 'cannot'} build TARGET={target} here")
+        print(f"\n{'can' if can else 'cannot'} build TARGET={target} here" + (f"; {later} problem(s) for serving" if later else ""))
     return 0 if can else errors.CannotBuild.exit_code

@@ -12,24 +12,30 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
+from packaging.markers import Marker
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
 from scripts import errors
+from scripts.interpreter import VENDOR
 
 if sys.version_info >= (3, 11):
     import tomllib
 else:
     import tomli as tomllib
 
-__all__ = ["REQUIREMENTS_FILE", "entry_points", "metadata", "requirements"]
+__all__ = ["EXTRA", "REQUIREMENTS_FILE", "entry_points", "metadata", "requirements"]
 
 # Upstream's setup.py, get_requirements(): which file for which device.
 REQUIREMENTS_FILE = {"rocm": "rocm.txt", "cpu": "cpu.txt", "empty": "common.txt"}
+# The wheel for a device is installed beside a vendor's own torch, triton and amdsmi. What rocm.txt asks for beyond
+# common.txt is written for AMD's: it pins (numba, grpcio, setuptools) or pulls builds of triton and torch (conch-triton-kernels,
+# timm, peft). All of it is optional for serving, so it is an extra: `vllm[rocm]`, to be asked for by name.
+EXTRA = "rocm"
 
 
 def requirements(files: Mapping[str, bytes], target: str) -> list[str]:
-    """The plain requirements of `target`, normalised, in upstream's order.
+    """The plain requirements of `target`, normalised, in upstream's order; for a device see EXTRA.
 
     A local version in a pin (`torch==2.10.0+cpu`) is dropped: `torch==2.10.0` accepts that build too, and also the one
     on the public index, so that the metadata of an installed wheel holds where it serves.
@@ -37,7 +43,20 @@ def requirements(files: Mapping[str, bytes], target: str) -> list[str]:
     Args:
         files: tree path -> content; needs `requirements/*.txt`.
     """
-    return [_without_local(Requirement(line)) for line in _lines(files, REQUIREMENTS_FILE[target])]
+    plain = [Requirement(line) for line in _lines(files, REQUIREMENTS_FILE["empty" if target == "rocm" else target])]
+    return [_without_local(row) for row in plain if target != "rocm" or row.name.lower() not in VENDOR]
+
+
+def _extra(files: Mapping[str, bytes]) -> list[str]:
+    """What rocm.txt asks for beyond common.txt, never one of VENDOR, as requirements of the extra."""
+    common = set(_lines(files, REQUIREMENTS_FILE["empty"]))
+    rows = [Requirement(line) for line in _lines(files, REQUIREMENTS_FILE["rocm"]) if line not in common]
+    found = []
+    for row in rows:
+        if row.name.lower() not in VENDOR:
+            row.marker = Marker(f"({row.marker}) and extra == '{EXTRA}'" if row.marker else f"extra == '{EXTRA}'")
+            found.append(_without_local(row))
+    return found
 
 
 def _lines(files: Mapping[str, bytes], name: str) -> list[str]:
@@ -79,6 +98,8 @@ def metadata(files: Mapping[str, bytes], version: str, target: str) -> bytes:
             "run `make apply` on an untouched sdist",
         )
     plain = [f"Requires-Dist: {requirement}" for requirement in requirements(files, target)]
+    if target == "rocm":
+        lines += [f"Provides-Extra: {EXTRA}", *(f"Requires-Dist: {requirement}" for requirement in _extra(files))]
     kept: list[str] = []
     for line in lines:
         if line.startswith("Version: "):

@@ -8,6 +8,7 @@ from pathlib import Path
 __all__ = [
     "BUILD",
     "DIST",
+    "OFFLINE",
     "OVERLAY_ROOTS",
     "PATCHES",
     "ROOT",
@@ -26,6 +27,8 @@ TREE = BUILD / "vllm"
 PATCHES = ROOT / "patches"
 SERIES = PATCHES / "series"
 SERIES_LOCK = PATCHES / "series.lock"
+# What `make bundle` packs for a machine without a network: sdist and wheels. A checkout that has this folder fetches nothing.
+OFFLINE = ROOT / "offline"
 UPSTREAM_TOML = ROOT / "upstream.toml"
 # Our folder -> where its content lands in the tree.
 OVERLAY_ROOTS: dict[str, str] = {"overlay": "", "csrc": "csrc"}

@@ -14,9 +14,12 @@ __all__ = ["SUFFIX", "version_module", "wheel_version"]
 SUFFIX = {"rocm": "", "cpu": ".cpu", "empty": ".empty"}
 
 
-def wheel_version(upstream: str, revision: int, target: str) -> str:
-    """The full version, e.g. `wheel_version("0.18.1", 1, "cpu") == "0.18.1+gfx936.1.cpu"`."""
-    return f"{upstream}+gfx936.{revision}{SUFFIX[target]}"
+def wheel_version(upstream: str, revision: int, target: str, stand_in: str = "") -> str:
+    """The full version, e.g. `wheel_version("0.18.1", 1, "cpu") == "0.18.1+gfx936.1.cpu"`.
+
+    `stand_in` is the arch that a device build was really compiled for, where that is not the device: the version says so.
+    """
+    return f"{upstream}+gfx936.{revision}{SUFFIX[target]}" + (f".standin.{stand_in}" if stand_in else "")
 
 
 def version_module(version: str, commit: str) -> bytes:

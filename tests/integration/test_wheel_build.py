@@ -152,7 +152,7 @@ def test_a_killed_run_leaves_the_previous_wheel_and_the_next_run_completes(
     ("target", "code", "sentence"),
     [
         ("gfx936", errors.UserError.exit_code, "TARGET='gfx936' is not a build target"),
-        ("rocm", errors.CannotBuild.exit_code, "TARGET=rocm needs a PyTorch built for HIP"),
+        ("rocm", errors.CannotBuild.exit_code, "TARGET=rocm: dtk: none found"),
     ],
 )
 def test_a_target_that_cannot_be_built_is_refused_with_its_reason(

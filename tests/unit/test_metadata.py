@@ -53,8 +53,31 @@ def test_a_file_that_is_not_vllms_core_metadata_is_refused(text: bytes) -> None:
 
 def test_a_missing_requirements_file_is_named() -> None:
     with pytest.raises(errors.MissingInput, match=r"requirements/rocm\.txt is not in the tree"):
-        metadata.requirements(FILES, "rocm")
+        metadata.metadata(FILES, "1", "rocm")
 
 
 def test_entry_points_are_upstreams_in_a_fixed_order() -> None:
     assert metadata.entry_points(FILES) == (b"[console_scripts]\nvllm = m:f\n\n[vllm.general_plugins]\na = a:a\nb = b:b\n")
+
+
+ROCM = {
+    **FILES,
+    "requirements/common.txt": b"regex\ntorch==2.10.0\ntriton; platform_machine == 'x86_64'\nxgrammar\n",
+    "requirements/rocm.txt": b"-r common.txt\nnumba == 0.61.2\namdsmi==7.0.2\nconch-triton-kernels==1.2.1\nsix; python_version > '3.11'\n",
+}
+
+
+def test_c41_the_device_wheel_asks_for_nothing_that_is_the_vendors() -> None:
+    assert metadata.requirements(ROCM, "rocm") == ["regex", "xgrammar"]
+    assert "torch==2.10.0" in metadata.requirements(ROCM, "empty")  # the same file, for another target
+
+
+def test_c41_what_upstream_wants_for_amd_devices_is_an_extra_to_be_asked_for() -> None:
+    lines = metadata.metadata(ROCM, "1", "rocm").decode().splitlines()
+    assert [line for line in lines if line.endswith('extra == "rocm"') or line == "Provides-Extra: rocm"] == [
+        "Provides-Extra: rocm",
+        'Requires-Dist: numba==0.61.2; extra == "rocm"',
+        'Requires-Dist: conch-triton-kernels==1.2.1; extra == "rocm"',
+        'Requires-Dist: six; python_version > "3.11" and extra == "rocm"',
+    ]
+    assert not [line for line in lines if line.startswith(("Requires-Dist: torch", "Requires-Dist: triton", "Requires-Dist: amdsmi"))]
