@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from scripts import errors
@@ -18,7 +19,7 @@ from scripts.files import atomic_write, hold, new_folder, remove_tree, say, sha2
 from scripts.index import configured_index
 from scripts.paths import BUILD, ROOT, shown
 
-__all__ = ["SERVE", "ensure_serving", "install_wheel", "main", "preload", "ready_python", "runtime_python"]
+__all__ = ["SERVE", "ensure_serving", "in_use", "install_wheel", "main", "preload", "ready_python", "runtime_python"]
 
 SERVE = BUILD / "env" / "serve"
 LOCKED = (ROOT / "requirements" / "serve.txt", ROOT / "requirements" / "runtime-tests.txt")
@@ -31,6 +32,11 @@ def runtime_python() -> Path:
     """The interpreter that serves: $RUNTIME_PYTHON, else the one of build/env/serve (which may not be made yet)."""
     given = os.environ.get("RUNTIME_PYTHON")
     return Path(given) if given else SERVE / "bin" / "python"
+
+
+def in_use(doing: str) -> AbstractContextManager[None]:
+    """Hold the serving environment: nobody may install into it under a running server, nor under another install."""
+    return hold(BUILD / ".env.lock", doing)
 
 
 def ensure_serving() -> Path:
@@ -55,7 +61,7 @@ def ensure_serving() -> Path:
     for path in LOCKED:
         key.update(path.read_bytes())
     stamp = SERVE / "made-of"
-    with hold(BUILD / ".env.lock", "env"):
+    with in_use("env"):
         if _text(stamp) == key.hexdigest():
             return runtime_python()
         say(f"making {shown(SERVE)} (torch with its libraries is about 7 GB)")
@@ -79,7 +85,7 @@ def install_wheel(wheel: Path) -> Path:
         return python
     digest = sha256_of(wheel)
     stamp = SERVE / "product"
-    with hold(BUILD / ".env.lock", "install"):
+    with in_use("install"):
         if _text(stamp) != digest:
             stamp.unlink(missing_ok=True)
             _uv(
@@ -184,5 +190,7 @@ def main(argv: Sequence[str]) -> int:
     """Command line of `env`."""
     parser = argparse.ArgumentParser(prog="env", description=__doc__)
     parser.parse_args(argv)
-    print(shown(ready_python()))
+    python = ready_python()
+    say("to serve by hand:")
+    print(f"LD_PRELOAD={preload(python)} {python.parent / 'vllm'} serve MODEL")
     return 0

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from scripts import errors
-from scripts.envs import preload, ready_python
+from scripts.envs import in_use, preload, ready_python
 from scripts.files import new_folder, sha256_of
 from scripts.paths import BUILD, ROOT, shown
 from scripts.pin import read_pin
@@ -197,7 +197,7 @@ def serving(
         errors.CheckFailed: it ended, or was not healthy in time; the log's last lines are in the message.
     """
     log.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix="gfx936-serve-") as scratch:
+    with in_use(f"the server of {shown(log)}"), tempfile.TemporaryDirectory(prefix="gfx936-serve-") as scratch:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
