@@ -148,8 +148,9 @@ def render(upstream: Table, patched: Table) -> str:
     )
 
 
-def trees(folder: Path) -> tuple[Path, Path]:
-    """(upstream, patched): the base commit and the head of build/vllm, unpacked below `folder`.
+def trees(folder: Path, *more: str) -> tuple[Path, Path]:
+    """(upstream, patched): the base commit and the head of build/vllm, unpacked below `folder`: the package, CMakeLists.txt
+    and what `more` names.
 
     Raises:
         errors.MissingInput: nothing was applied yet.
@@ -161,7 +162,7 @@ def trees(folder: Path) -> tuple[Path, Path]:
     for name, commit in (("upstream", state.base), ("patched", state.head)):
         target = folder / name
         target.mkdir()
-        Repo(repo.git_dir, target, folder / f"{name}.index").out("checkout", "-q", commit, "--", "vllm", "CMakeLists.txt")
+        Repo(repo.git_dir, target, folder / f"{name}.index").out("checkout", "-q", commit, "--", "vllm", "CMakeLists.txt", *more)
         found.append(target)
     return found[0], found[1]
 
