@@ -18,7 +18,7 @@ from scripts.envs import ensure_serving
 from scripts.files import atomic_write, say
 from scripts.gitio import Repo, open_repo
 from scripts.paths import ROOT, TREE, shown
-from scripts.scenario import FAKES, PROBES, link_tree, zygote
+from scripts.scenario import FAKES, PROBES, Zygote, link_tree, zygote
 from scripts.tree import read_state
 
 __all__ = ["DCU", "OTHERS", "Table", "archs_of", "compare", "differences", "main", "measure", "render", "trees"]
@@ -55,7 +55,7 @@ def archs_of(upstream: Path) -> list[str]:
     return sorted(known - {"gfx936"}, key=lambda name: (len(name), name))
 
 
-def measure(python: Path | str, package: Path, archs: Sequence[str]) -> Table:
+def measure(runner: Zygote, package: Path, archs: Sequence[str]) -> Table:
     """Ask the vllm `package` every question for every arch.
 
     Raises:
@@ -63,7 +63,7 @@ def measure(python: Path | str, package: Path, archs: Sequence[str]) -> Table:
     """
     code = (PROBES / "arch_table.py").read_text(encoding="utf-8")
     table: Table = {}
-    with tempfile.TemporaryDirectory(prefix="gfx936-table-") as folder, zygote(python) as runner:
+    with tempfile.TemporaryDirectory(prefix="gfx936-table-") as folder:
         tree = link_tree(package, Path(folder) / "tree")
         for arch in archs:
             answer = runner.run(code, [tree, FAKES], {"FAKE_AMDSMI_ARCH": arch, **SWITCHES}, device=arch)
@@ -171,8 +171,13 @@ def compare(python: Path | str, folder: Path) -> tuple[Table, Table]:
     """Both tables, the two trees measured at the same time."""
     upstream, patched = trees(folder)
     archs = [DCU, *archs_of(upstream), *OTHERS]
+
+    def measured(tree: Path) -> Table:
+        with zygote(python) as runner:
+            return measure(runner, tree / "vllm", archs)
+
     with ThreadPoolExecutor(2) as pool:
-        jobs = [pool.submit(measure, python, tree / "vllm", archs) for tree in (upstream, patched)]
+        jobs = [pool.submit(measured, tree) for tree in (upstream, patched)]
         return jobs[0].result(), jobs[1].result()
 
 

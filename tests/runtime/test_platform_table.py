@@ -72,18 +72,18 @@ ON_GFX9 = '_ON_GFX9 = any(arch in _GCN_ARCH for arch in ["gfx90a", "gfx942", "gf
     ],
 )
 def test_a_planted_change_of_on_gfx9_fails_the_check(
-    both: tuple[Table, Table], unpacked: tuple[Path, Path], tmp_path: Path, new: str, arch: str, named: str
+    runner: Zygote, both: tuple[Table, Table], unpacked: tuple[Path, Path], tmp_path: Path, new: str, arch: str, named: str
 ) -> None:
     package = planted(unpacked[1] / "vllm", tmp_path, ON_GFX9, new)
-    found = differences({arch: both[0][arch]}, measure(sys.executable, package, [arch]))
+    found = differences({arch: both[0][arch]}, measure(runner, package, [arch]))
     assert any(named in line for line in found), found
 
 
 def test_a_planted_substring_test_opens_nothing_because_the_string_is_sealed(
-    both: tuple[Table, Table], unpacked: tuple[Path, Path], tmp_path: Path
+    runner: Zygote, both: tuple[Table, Table], unpacked: tuple[Path, Path], tmp_path: Path
 ) -> None:
     package = planted(unpacked[1] / "vllm", tmp_path, ON_GFX9, '_ON_GFX9 = any(arch in _GCN_ARCH for arch in ["gfx9"])')
-    assert differences({DCU: both[0][DCU]}, measure(sys.executable, package, [DCU])) == []
+    assert differences({DCU: both[0][DCU]}, measure(runner, package, [DCU])) == []
 
 
 def test_upstream_itself_finds_no_platform_on_a_dcu_without_amdsmi(runner: Zygote, unpacked: tuple[Path, Path], tmp_path: Path) -> None:
