@@ -1,9 +1,9 @@
 """Small model folders made on the spot: nothing is downloaded, and what is in them is known.
 
 The tokenizer is a byte-level BPE without merges: one token a byte, so that a prompt's length in tokens can be read off its
-text ("a" is one token). Weights are either left to vLLM's dummy loader, or written here with a fixed seed.
+text ("a" is one token). Weights are written with a fixed seed.
 
-Run `<serving python> -m scripts.models KIND FOLDER` for the kinds with weights: they need its torch.
+Run `<serving python> -m scripts.models KIND FOLDER`: the weights need its torch.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Kind:
         layers: decoder layers.
         hidden, intermediate: the MLP's gate/up matrix is (2 * intermediate, hidden).
         heads, kv_heads, head_dim: attention.
-        weights: whether a checkpoint is written (else `--load-format dummy`).
+        family: `qwen3`, or `qwen3_5` with full attention only (Gated DeltaNet does not run on a CPU).
     """
 
     layers: int
@@ -38,7 +38,12 @@ class Kind:
     heads: int
     kv_heads: int
     head_dim: int = 128
-    weights: bool = True
+    family: str = "qwen3"
+
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        """What `vllm serve` needs for it."""
+        return ("--language-model-only",) if self.family == "qwen3_5" else ()
 
 
 KINDS: dict[str, Kind] = {
@@ -47,6 +52,8 @@ KINDS: dict[str, Kind] = {
     # Qwen3.5-27B's and Qwen3-14B's gate/up, (34816, 5120), exactly.
     "mission-1": Kind(layers=1, hidden=5120, intermediate=17408, heads=40, kv_heads=8),
     "mission-2": Kind(layers=2, hidden=5120, intermediate=17408, heads=40, kv_heads=8),
+    # Qwen3.5-27B's attention as well: 24 heads of 256 with an output gate.
+    "mission-3.5": Kind(layers=1, hidden=5120, intermediate=17408, heads=24, kv_heads=4, head_dim=256, family="qwen3_5"),
 }
 
 
@@ -78,10 +85,8 @@ def tokenizer() -> dict[str, object]:
 
 
 def config(kind: Kind) -> dict[str, object]:
-    """config.json of a Qwen3 with this kind's shapes."""
-    return {
-        "architectures": ["Qwen3ForCausalLM"],
-        "model_type": "qwen3",
+    """config.json of a Qwen3 or Qwen3.5 with this kind's shapes."""
+    text: dict[str, object] = {
         "vocab_size": 512,
         "hidden_size": kind.hidden,
         "intermediate_size": kind.intermediate,
@@ -92,22 +97,53 @@ def config(kind: Kind) -> dict[str, object]:
         "hidden_act": "silu",
         "max_position_embeddings": 2048,
         "rms_norm_eps": 1e-6,
-        "rope_theta": 1000000.0,
         "attention_bias": False,
         "tie_word_embeddings": False,
-        "torch_dtype": "bfloat16",
         "eos_token_id": 256,
         "bos_token_id": None,
+    }
+    if kind.family == "qwen3":
+        rope: dict[str, object] = {"rope_theta": 1000000.0, "torch_dtype": "bfloat16"}
+        return {"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", **text, **rope}
+    rope = {
+        "rope_type": "default",
+        "rope_theta": 10000000.0,
+        "partial_rotary_factor": 0.25,
+        "mrope_interleaved": True,
+        "mrope_section": [11, 11, 10],
+    }
+    layers = {"layer_types": ["full_attention"] * kind.layers, "full_attention_interval": 1}
+    vision = {"model_type": "qwen3_5", "depth": 1, "hidden_size": 64, "intermediate_size": 64, "num_heads": 2}
+    return {
+        "architectures": ["Qwen3_5ForConditionalGeneration"],
+        "model_type": "qwen3_5",
+        "text_config": {
+            **text,
+            **layers,
+            "model_type": "qwen3_5_text",
+            "attn_output_gate": True,
+            "dtype": "bfloat16",
+            "rope_parameters": rope,
+        },
+        "vision_config": {**vision, "out_hidden_size": kind.hidden, "num_position_embeddings": 64},
+        "image_token_id": 300,
+        "video_token_id": 301,
+        "vision_start_token_id": 302,
+        "vision_end_token_id": 303,
+        "tie_word_embeddings": False,
+        "torch_dtype": "bfloat16",
     }
 
 
 def shapes(kind: Kind) -> dict[str, tuple[int, ...]]:
-    """Name -> shape of every weight, as Qwen3 checkpoints name them."""
-    found: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (512, kind.hidden)}
+    """Name -> shape of every weight, as the family's checkpoints name them."""
+    model = "model" if kind.family == "qwen3" else "model.language_model"
+    gated = 1 if kind.family == "qwen3" else 2
+    found: dict[str, tuple[int, ...]] = {f"{model}.embed_tokens.weight": (512, kind.hidden)}
     for number in range(kind.layers):
-        layer = f"model.layers.{number}"
+        layer = f"{model}.layers.{number}"
         attention = {
-            "q_proj": (kind.heads * kind.head_dim, kind.hidden),
+            "q_proj": (kind.heads * kind.head_dim * gated, kind.hidden),
             "k_proj": (kind.kv_heads * kind.head_dim, kind.hidden),
             "v_proj": (kind.kv_heads * kind.head_dim, kind.hidden),
             "o_proj": (kind.hidden, kind.heads * kind.head_dim),
@@ -122,7 +158,7 @@ def shapes(kind: Kind) -> dict[str, tuple[int, ...]]:
         found |= {f"{layer}.self_attn.{name}.weight": shape for name, shape in attention.items()}
         found |= {f"{layer}.mlp.{name}.weight": shape for name, shape in mlp.items()}
         found |= {f"{layer}.{name}.weight": (kind.hidden,) for name in ("input_layernorm", "post_attention_layernorm")}
-    return found | {"model.norm.weight": (kind.hidden,), "lm_head.weight": (512, kind.hidden)}
+    return found | {f"{model}.norm.weight": (kind.hidden,), "lm_head.weight": (512, kind.hidden)}
 
 
 def write_weights(kind: Kind, path: Path) -> None:
@@ -138,7 +174,8 @@ def write_weights(kind: Kind, path: Path) -> None:
     tensors = {}
     for name, shape in shapes(kind).items():
         if len(shape) == 1:
-            tensors[name] = torch.ones(shape, dtype=torch.bfloat16)
+            # Qwen3.5 stores a norm's weight less one.
+            tensors[name] = torch.full(shape, 1.0 if kind.family == "qwen3" else 0.0, dtype=torch.bfloat16)
         else:
             # Embeddings are looked up, not summed over: unit variance there.
             scale = 1.0 if "embed" in name else shape[1] ** -0.5
@@ -171,8 +208,7 @@ def main(argv: Sequence[str]) -> int:
     args = parser.parse_args(argv)
     kind = KINDS[args.kind]
     write_folder(kind, args.folder)
-    if kind.weights:
-        write_weights(kind, args.folder / "model.safetensors")
+    write_weights(kind, args.folder / "model.safetensors")
     print(args.folder)
     return 0
 

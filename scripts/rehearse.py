@@ -64,6 +64,9 @@ FULL = (
     Scene("two layers, eager", "on", model="mission-2", whole=True),
     Scene("two layers, compiled", "on", model="mission-2", compiled=True),
     Scene("two layers, stock vLLM", "stock", model="mission-2"),
+    Scene("Qwen3.5, eager", "on", model="mission-3.5", whole=True),
+    Scene("Qwen3.5, compiled", "on", model="mission-3.5", compiled=True),
+    Scene("Qwen3.5, stock vLLM", "stock", model="mission-3.5"),
     Scene("planted: two rows", "fault:two-rows", whole=True),
     Scene("planted: never called", "fault:never-called"),
     Scene("planted: lost counts", "fault:lost-counts"),
@@ -121,7 +124,7 @@ def play(scene: Scene, python: Path, kernel: Path | None) -> Run:
         remove_tree(home)
     for folder in (folders.stats, folders.log):
         folder.mkdir(parents=True, exist_ok=True)
-    arguments = [*_SERVER, *([] if scene.compiled else ["--enforce-eager"])]
+    arguments = [*_SERVER, *KINDS[scene.model].arguments, *([] if scene.compiled else ["--enforce-eager"])]
     log = FOLDER / "logs" / f"{scene.name.replace(' ', '-').replace(':', '').replace(',', '')}.log"
     say(f"rehearsing: {scene.name}")
     model = model_folder(scene.model, python)
