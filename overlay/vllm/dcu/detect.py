@@ -9,6 +9,7 @@ the device. No environment variable is evidence: PYTORCH_ROCM_ARCH names build t
 
 import functools
 import logging
+import os
 from collections.abc import Callable
 from typing import Any, SupportsIndex
 
@@ -130,6 +131,8 @@ def resolve_gcn_arch(query: Callable[[], str], fallback: Callable[[], str]) -> s
             if not isinstance(failure, NameError):
                 logger.warning("amdsmi does not tell this device's arch (%r).", failure or arch)
             logger.info("The arch %s comes from the kernel's KFD topology.", known)
+            if os.environ.get(kfd.TEST_ROOT_ENV):
+                logger.warning("%s is set: that topology is a stand-in, there may be no such device.", kfd.TEST_ROOT_ENV)
             arch, source = known, "kfd"
         elif failure is not None:
             arch, source = fallback(), "torch"

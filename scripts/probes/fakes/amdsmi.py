@@ -5,6 +5,7 @@ FAKE_AMDSMI_ARCH: the arch of every device. FAKE_AMDSMI_COUNT: how many (default
 """
 
 import os
+from collections.abc import Callable
 
 _fail = os.environ.get("FAKE_AMDSMI_FAIL", "")
 if _fail in ("KeyError", "OSError", "ImportError"):
@@ -38,3 +39,14 @@ def amdsmi_get_gpu_asic_info(_handle: int) -> dict[str, str]:
 
 def amdsmi_topo_get_link_type(_a: int, _b: int) -> dict[str, int]:
     return {"type": 2, "hops": 1}
+
+
+def __getattr__(name: str) -> Callable[..., None]:
+    """What later releases import besides: there, and failing when it is called, as on a device that does not support it."""
+    if not name.startswith(("amdsmi_", "AmdSmi")):
+        raise AttributeError(name)
+
+    def unsupported(*_args: object) -> None:
+        raise AmdSmiException(f"the fake amdsmi has no {name}")
+
+    return unsupported
