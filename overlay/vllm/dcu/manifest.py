@@ -77,6 +77,11 @@ class Manifest:
     toolchain: Mapping[str, str]
     files: Mapping[str, str]
 
+    @property
+    def stand_in(self) -> str:
+        """The public arch that a device build was compiled for in place of the DCU; "" for every build that is to be used."""
+        return self.toolchain.get("stand_in", "")
+
     def to_json(self) -> bytes:
         """Deterministic bytes; `parse` reads them back."""
         data = {
@@ -202,6 +207,10 @@ def examine(package: Path, search: Sequence[str] | None = None) -> Verdict:
     except ManifestError as error:
         problems.append(str(error))
     if manifest is not None:
+        if manifest.stand_in:
+            problems.append(
+                f"this is a stand-in build: its native code is for {manifest.stand_in}, compiled to be inspected, not to be run on a DCU"
+            )
         problems += altered(manifest, package)
         # vLLM chooses its platform by the installed *metadata*, which may belong to another copy than the code.
         versions = [d.version for d in importlib.metadata.distributions(name="vllm", path=list(search))]
