@@ -5,7 +5,7 @@ RUN := $(PYTHON) -m scripts
 flag = $(if $(filter-out 0,$($(1))),$(2))
 opt = $(if $($(1)),$(2) "$($(1))")
 
-.PHONY: help drift rebase rebase-continue rebase-abort doctor fetch apply refresh build env serve lint check test clean distclean pins rehearse ext
+.PHONY: help drift matrix rebase rebase-continue rebase-abort doctor fetch apply refresh build env serve lint check test clean distclean pins rehearse ext
 
 help:
 	@$(RUN) help
@@ -14,7 +14,7 @@ doctor:
 fetch:
 	@$(RUN) fetch $(call opt,VLLM,--version)
 apply:
-	@$(RUN) apply $(call flag,DROP_EDITS,--drop-edits) $(call flag,JSON,--json)
+	@$(RUN) apply $(call opt,VLLM,--version) $(call flag,DROP_EDITS,--drop-edits) $(call flag,JSON,--json)
 build:
 	@$(RUN) build $(call opt,TARGET,--target)
 ext:
@@ -50,3 +50,5 @@ rebase-continue:
 	@$(RUN) rebase-continue $(call flag,DROP,--drop) $(call flag,ADOPT,--adopt)
 rebase-abort:
 	@$(RUN) rebase-abort
+matrix:
+	@$(RUN) matrix $(VLLM) $(call flag,JSON,--json)

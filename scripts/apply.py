@@ -117,7 +117,15 @@ def main(argv: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="apply", description=__doc__)
     parser.add_argument("--drop-edits", action="store_true", help="throw away what was edited in build/vllm")
     parser.add_argument("--json", action="store_true")
+    parser.add_argument("--version", help="another known release: the series carried there, in build/vllm-VERSION")
     args = parser.parse_args(argv)
+    pin = read_pin()
+    if args.version and args.version != pin.version:
+        from scripts.applyat import apply_at  # the rebase builds on this module
+
+        folder, tree, changed = apply_at(pin, args.version)
+        print(json.dumps({"changed": changed, "tree": tree}) if args.json else f"{shown(folder)}\ntree {tree}")
+        return 0
     with hold(LOCK, "apply"):
         state, changed = apply_tree(read_pin(), args.drop_edits)
     if args.json:

@@ -32,6 +32,7 @@ VERBS: dict[str, tuple[str, bool]] = {
     "clean": ("clean", False),
     "pins": ("pins", True),
     "drift": ("drift", True),
+    "matrix": ("matrix", True),
     "rebase": ("rebase", True),
     "rebase-continue": ("rebase_continue", True),
     "rebase-abort": ("rebase_abort", True),

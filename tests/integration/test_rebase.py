@@ -354,3 +354,17 @@ def test_the_state_is_readable_and_holds_no_path_of_this_machine(tmp_path: Path)
     assert state["stop"] == "1.1.0/hook-the-gate.patch"
     assert state["conflicts"] == {GATE: "content"}
     assert str(tmp_path) not in json.dumps(state)
+
+
+def test_the_series_is_applied_to_another_release_twice_without_change_and_edits_are_kept(tmp_path: Path) -> None:
+    p = project(tmp_path, v1_1_0={GATE: lines((18, "eighteen\n"))})
+    first = p.run("apply", "--version", "1.1.0", "--json")
+    assert first.returncode == 0, first.stderr
+    assert '"changed": true' in first.stdout
+    gate = p.root / "build/vllm-1.1.0" / GATE
+    assert gate.read_text() == lines((18, "eighteen\n"), OUR_GATE)
+    assert '"changed": false' in p.run("apply", "--version", "1.1.0", "--json").stdout
+    gate.write_text("mine\n")
+    refused = p.run("apply", "--version", "1.1.0")
+    assert "was edited since it was laid out" in refused.stderr
+    assert gate.read_text() == "mine\n"
