@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from scripts.scenario import FAKES, Answer, Zygote, link_tree
-from tests.unit.test_kfd import AMD, HYGON, topology
+from tests.fake_sysfs import AMD, HYGON, topology
 
 __all__ = ["AMD", "DCU", "HYGON", "Ask", "installed_package"]
 
