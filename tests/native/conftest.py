@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from scripts import errors
 from tests.integration import upstream
 from tests.support import not_run
 
@@ -21,23 +22,25 @@ def skinny() -> str:
 
 
 @pytest.fixture(scope="session")
-def clang() -> Path | None:
-    """clang++ where there is one: MemorySanitizer needs it, everything else can do with g++."""
-    from tests.native.wave import build
-
-    given = os.environ.get("CLANGXX")
-    found = given or build.compiler_for("memory")
-    return Path(found) if found else None
+def toolchain() -> Any:
+    """The public AMDGPU toolchain, unpacked privately, or `not run`."""
+    try:
+        from scripts import toolchain
+    except ImportError:
+        not_run("this checkout has no scripts/toolchain.py")
+    try:
+        return toolchain.ensure()
+    except (errors.NoNetwork, errors.MissingInput) as error:
+        not_run(f"no AMDGPU toolchain: {error.what}")
 
 
 @pytest.fixture(scope="session")
-def watched(clang: Path | None) -> Callable[..., Path]:
-    """`watched(text, kind, wave=64)` builds the program under a sanitizer, or says `not run`."""
+def watched(request: pytest.FixtureRequest) -> Callable[..., Path]:
+    """`watched(text, kind, wave=64)` builds the program under a sanitizer; MemorySanitizer needs the toolchain's clang."""
     from tests.native.wave import build
 
     def make(text: str, kind: str, wave: int = 64) -> Path:
-        if kind == "memory" and clang is None:
-            not_run("MemorySanitizer exists in clang only, and there is no clang++ here")
-        return build.build(text, kind=kind, wave=wave, clang=clang if kind == "memory" else None)
+        clang = request.getfixturevalue("toolchain").tool("clang++") if kind == "memory" else None
+        return build.build(text, kind=kind, wave=wave, clang=clang)
 
     return make

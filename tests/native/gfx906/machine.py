@@ -114,7 +114,7 @@ class Machine:
 
     def scalar(self, code: int, literal: int = 0) -> Words:
         """(n,) or a 0-d constant: a 32-bit scalar operand."""
-        constant = _constant(code, literal)
+        constant: Words | None = _constant(code, literal)
         if constant is not None:
             return constant
         if self.vm or self.lgkm:
@@ -131,8 +131,8 @@ class Machine:
 
     def scalar64(self, code: int, literal: int = 0) -> NDArray[np.uint64]:
         """A 64-bit scalar operand, as numbers."""
-        constant = _constant(code, literal)
-        if constant is not None:
+        constant: Words | None = _constant(code, literal)
+        if constant is not None:  # sign-extended
             return constant.astype(np.int32).astype(np.int64).astype(np.uint64)
         low, high = self.scalar(code), self.scalar(code + 1)
         return low.astype(np.uint64) | (high.astype(np.uint64) << np.uint64(32))

@@ -22,17 +22,17 @@ _MAX_THREADS = 1024
 
 
 def program(kernel: Kernel) -> Program:
-    """Every instruction by its offset. Decoding is linear: unreachable padding behind the last s_endpgm is left alone.
+    """Every instruction by its offset, up to the first s_endpgm: what lies behind it is padding, and a jump there a fault.
 
     Raises isa.Refusal for an instruction that is not known.
     """
     ops: Program = {}
     at = 0
     while at < len(kernel.code):
-        if ops and ops[last].name == "S_ENDPGM":
+        op = ops[at] = isa.decode(kernel.code[at : at + 16].ljust(16, b"\0"))
+        at += op.size
+        if op.name == "S_ENDPGM":
             break
-        ops[at] = isa.decode(kernel.code[at : at + 16].ljust(16, b"\0"))
-        last, at = at, at + ops[at].size
     return ops
 
 

@@ -2,34 +2,19 @@
 
 from __future__ import annotations
 
-import importlib.util
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 from numpy.typing import NDArray
+from vllm.dcu import numerics
 
 from tests.native.wave.host_llmm1 import Raw
 
 __all__ = ["CODES", "Bits", "Watched", "exact", "from_bits", "magnitude", "make", "numerics", "relative", "run", "to_bits", "watch"]
 
 Bits = NDArray[np.uint16]
-
-
-def _overlay(name: str) -> ModuleType:
-    # The derived bounds ship in the wheel; here they are read without a vLLM around them.
-    path = Path(__file__).parents[3] / "overlay" / "vllm" / "dcu" / f"{name}.py"
-    spec = importlib.util.spec_from_file_location(f"dcu_{name}", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-numerics = _overlay("numerics")
 CODES = {"float16": 0, "bfloat16": 1}
 
 
