@@ -5,7 +5,7 @@ RUN := $(PYTHON) -m scripts
 flag = $(if $(filter-out 0,$($(1))),$(2))
 opt = $(if $($(1)),$(2) "$($(1))")
 
-.PHONY: help drift matrix rebase rebase-continue rebase-abort doctor fetch apply refresh build env serve lint check test clean distclean pins rehearse ext
+.PHONY: help drift matrix rebase rebase-continue rebase-abort doctor fetch apply refresh build env serve lint check test clean distclean pins rehearse ext toolchain audit census
 
 help:
 	@$(RUN) help
@@ -52,3 +52,9 @@ rebase-abort:
 	@$(RUN) rebase-abort
 matrix:
 	@$(RUN) matrix $(VLLM) $(call flag,JSON,--json)
+toolchain:
+	@$(RUN) toolchain $(call flag,JSON,--json)
+audit:
+	@$(RUN) audit $(call opt,WHEEL,--wheel)
+census:
+	@$(RUN) census $(call flag,CHECK,--check)

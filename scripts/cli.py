@@ -36,6 +36,9 @@ VERBS: dict[str, tuple[str, bool]] = {
     "rebase": ("rebase", True),
     "rebase-continue": ("rebase_continue", True),
     "rebase-abort": ("rebase_abort", True),
+    "toolchain": ("toolchain", True),
+    "audit": ("audit", True),
+    "census": ("census", True),
 }
 
 

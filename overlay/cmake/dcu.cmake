@@ -72,6 +72,7 @@ endfunction()
 macro(dcu_respect_toolchain_path)
   if(DEFINED ENV{ROCM_PATH} AND ROCM_PATH STREQUAL "/opt/rocm")
     set(ROCM_PATH "$ENV{ROCM_PATH}" CACHE PATH "ROCm installation prefix" FORCE)
+    set(ROCM_PATH "$ENV{ROCM_PATH}")
   endif()
   if(NOT IS_DIRECTORY "${ROCM_PATH}")
     message(FATAL_ERROR
