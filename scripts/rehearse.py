@@ -131,7 +131,7 @@ def play(scene: Scene, python: Path, kernel: Path | None) -> Run:
     with serving(python, model, log, arguments=arguments, environment=environment(scene, folders, kernel)) as server:
         phases = drive.probe(server, folders)
         if scene.whole:
-            phases += drive.features(server, folders)
+            phases += drive.features(server, folders, prefix=KINDS[scene.model].family == "qwen3")
         version = server.json("/version")["version"]
         ending = (drive.end_by_kill if scene.killed else drive.end_by_sigterm)(server, folders)
     return Run(

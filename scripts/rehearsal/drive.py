@@ -59,7 +59,7 @@ def probe(server: Server, folders: Folders) -> list[Phase]:
     return found
 
 
-def features(server: Server, folders: Folders) -> list[Phase]:
+def features(server: Server, folders: Folders, *, prefix: bool) -> list[Phase]:
     """Batching, streaming, prefix caching and priorities. Needs --max-num-seqs 2 and --scheduling-policy priority."""
     found: list[Phase] = []
     with _phase(folders, "batch of two", found) as facts:
@@ -72,10 +72,11 @@ def features(server: Server, folders: Folders) -> list[Phase]:
         facts["events"], facts["tokens"] = len(events), 5
     whole = server.complete("Hello there", 5)["choices"][0]["text"]
     found[-1] = Phase(**{**vars(found[-1]), "facts": {**found[-1].facts, "whole": whole}})
-    with _phase(folders, "prefix caching", found) as facts:
-        before = _metric(server, "vllm:prefix_cache_hits_total")
-        facts["answers"] = [answer_of(server.complete(_LONG, 3, **_ASK)["choices"][0]) for _ in range(2)]
-        facts["cached_tokens"] = _metric(server, "vllm:prefix_cache_hits_total") - before
+    if prefix:
+        with _phase(folders, "prefix caching", found) as facts:
+            before = _metric(server, "vllm:prefix_cache_hits_total")
+            facts["answers"] = [answer_of(server.complete(_LONG, 3, **_ASK)["choices"][0]) for _ in range(2)]
+            facts["cached_tokens"] = _metric(server, "vllm:prefix_cache_hits_total") - before
     with _phase(folders, "priority", found) as facts:
         facts["ended"] = _priorities(server)
     return found
