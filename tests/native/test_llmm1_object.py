@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,10 +15,17 @@ from tests.native.gfx906.machine import Fault
 from tests.native.gfx906.objectfile import Kernel, ObjectError, read_kernels
 from tests.native.wave import cases, host_llmm1
 from tests.native.wave.cases import numerics
+from tests.support import not_run
 
 M, K = 34816, 5120
 ROWS = (2, 4, 8, 16)
 Kernels = dict[str, Kernel]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def decoder() -> None:
+    if importlib.util.find_spec("tinygrad") is None:
+        not_run("tinygrad, which decodes the instructions, is not installed (it needs Python 3.11)")
 
 
 @pytest.fixture(scope="module")

@@ -299,7 +299,9 @@ def _scalar(function: Callable[..., Any], sets_scc: bool = True) -> Callable[[Ma
 
 def _bfe(a: Any, b: Any) -> Any:
     width = (b >> np.uint32(16)) & np.uint32(0x7F)
-    return np.where(width == 0, 0, (a >> (b & np.uint32(31))) & ((np.uint64(1) << width.astype(np.uint64)) - np.uint64(1)).astype(np.uint32))
+    return np.where(
+        width == 0, 0, (a >> (b & np.uint32(31))) & ((np.uint64(1) << width.astype(np.uint64)) - np.uint64(1)).astype(np.uint32)
+    )
 
 
 def _s_add(with_carry: bool) -> Callable[[Machine, Op], None]:

@@ -258,7 +258,16 @@ def _name(code: int) -> str:
     return f"v{code - 256}" if code >= 256 else {VCC: "vcc", VCC + 1: "vcc_hi", EXEC: "exec", EXEC + 1: "exec_hi"}.get(code, f"s{code}")
 
 
-_FLOATS = {240: 0x3F000000, 241: 0xBF000000, 242: 0x3F800000, 243: 0xBF800000, 244: 0x40000000, 245: 0xC0000000, 246: 0x40800000, 247: 0xC0800000}
+_FLOATS = {
+    240: 0x3F000000,
+    241: 0xBF000000,
+    242: 0x3F800000,
+    243: 0xBF800000,
+    244: 0x40000000,
+    245: 0xC0000000,
+    246: 0x40800000,
+    247: 0xC0800000,
+}
 
 
 def _constant(code: int, literal: int) -> Any:

@@ -36,7 +36,9 @@ def program(kernel: Kernel) -> Program:
     return ops
 
 
-def launch(kernel: Kernel, blocks: int, threads: int, inputs: Sequence[NDArray[np.uint16]], out: NDArray[np.uint16], k: int, chunk: int = 0) -> None:
+def launch(
+    kernel: Kernel, blocks: int, threads: int, inputs: Sequence[NDArray[np.uint16]], out: NDArray[np.uint16], k: int, chunk: int = 0
+) -> None:
     """Run LLGemm1(a, x, out, K): every block, `chunk` of them at a time. `out` is filled in place.
 
     Raises Fault, isa.Refusal.
