@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from vllm.dcu.binding import Binding
-from vllm.dcu.catalog import records_by_id
+from vllm.dcu.catalog import records_by_id as records_by_id
 from vllm.dcu.context import Context, NativeOp
 from vllm.dcu.evidence import RUNG_IDS, Entry
 from vllm.dcu.kernels import LLMM1

@@ -26,12 +26,14 @@ __all__ = [
     "parse_capabilities",
     "parse_switch",
     "read_switches",
+    "signatures_dir",
     "stats_dir",
 ]
 
 CAPABILITIES = "VLLM_DCU_CAPABILITIES"
 STATS_DIR = "VLLM_DCU_STATS_DIR"
 EVIDENCE = "VLLM_DCU_EVIDENCE"
+SIGNATURES = "VLLM_DCU_SIGNATURES"
 SKINNY_GEMM = "VLLM_ROCM_USE_SKINNY_GEMM"
 BATCH_INVARIANT = "VLLM_BATCH_INVARIANT"
 
@@ -163,6 +165,13 @@ def evidence_file(environ: Mapping[str, str] | None = None) -> Path | None:
     return Path(base) / "vllm" / "dcu" / "evidence.json" if base else None
 
 
+def signatures_dir(environ: Mapping[str, str] | None = None) -> Path | None:
+    """The folder for `verify`'s capture of call signatures, or None: nothing is captured."""
+    source = os.environ if environ is None else environ
+    value = source.get(SIGNATURES, "").strip()
+    return Path(value) if value else None
+
+
 @dataclass(frozen=True)
 class Variable:
     """One environment variable: how it is read and what the documentation says about it."""
@@ -195,6 +204,12 @@ VARIABLES: tuple[Variable, ...] = (
         evidence_file,
         "a file; unset: `dcu/evidence.json` in vLLM's configuration folder",
         "The site's own evidence: `verify` writes it, the gate reads it once when a process starts. See `docs/verify.md`.",
+    ),
+    Variable(
+        SIGNATURES,
+        signatures_dir,
+        "a folder; unset: nothing is captured",
+        "For `verify`: writes every distinct call signature of the unquantized GEMM there. Not for serving.",
     ),
     Variable(
         SKINNY_GEMM,

@@ -15,6 +15,7 @@ A test or a rehearsal passes its own `Context`, labelled in `simulated`: `wrap(i
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from operator import attrgetter
 
 import torch
@@ -27,6 +28,7 @@ from vllm.dcu.kernels import KERNELS
 from vllm.dcu.reasons import CALL_REASONS, Reason
 from vllm.dcu.record import Record, Verdict
 from vllm.dcu.rules import candidates, choose, is_forced, standing_reasons, toolchain_phrases, unknown_capabilities
+from vllm.dcu.signatures import recorded
 from vllm.logger import init_logger
 
 __all__ = ["ActiveGate", "Context", "active", "build", "wrap"]
@@ -83,7 +85,11 @@ def wrap(impl: Gemm, context: Context | None = None) -> Gemm:
             return impl
     _active = build(context, CATALOG + context.site.records)
     _announce(_active, CATALOG + context.site.records)
-    return _active.gemm
+    return recorded(_active.gemm, hits=partial(_hits, _active))
+
+
+def _hits(gate: ActiveGate) -> int:
+    return sum(count.value for count in gate.tally.snapshot() if count.key.kind == "hit")
 
 
 def build(context: Context, records: tuple[Record, ...] = CATALOG) -> ActiveGate:
