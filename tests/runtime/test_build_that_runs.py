@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import json
 import re
 import subprocess
 import sys
@@ -58,3 +59,12 @@ def test_c44_of_two_copies_the_running_one_is_named(tmp_path: Path, first: bool)
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert out == ([str(stock), "1", "1"] if first else [str(PACKAGE), "0", "1"])
+
+
+def test_the_build_can_be_asked_what_it_is() -> None:
+    argv = [sys.executable, "-m", "vllm.dcu", "manifest"]
+    text = subprocess.run(argv, capture_output=True, text=True, check=True).stdout
+    assert f"version   {vllm.__version__}, target " in text
+    assert text.rstrip().endswith("whole: every file is the one that was built")
+    data = json.loads(subprocess.run([*argv, "--json"], capture_output=True, text=True, check=True).stdout)
+    assert (data["problems"], data["manifest"]["tree"]) == ([], manifest.read().tree)

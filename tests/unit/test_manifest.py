@@ -46,6 +46,13 @@ def install(folder: Path, version: str, *, ours: bool = True) -> Path:
     return folder
 
 
+def test_what_is_wrong_is_said_and_never_called_whole(site: Path) -> None:
+    assert m.as_text(m.examine(site / "vllm", [str(site)])).endswith("whole: every file is the one that was built")
+    (site / "vllm/__init__.py").write_bytes(b"edited")
+    text = m.as_text(m.examine(site / "vllm", [str(site)]))
+    assert text.endswith(f"PROBLEM: {site / 'vllm/__init__.py'} is not the file that was built")
+
+
 def test_a_manifest_survives_writing_and_reading() -> None:
     assert m.parse(MANIFEST.to_json()) == MANIFEST
     assert m.parse(MANIFEST.to_json()).to_json() == MANIFEST.to_json()

@@ -10,6 +10,7 @@ Standard library only: the tools read it by path, without importing vLLM.
 
 from __future__ import annotations
 
+import argparse
 import hashlib
 import importlib.metadata
 import json
@@ -26,8 +27,10 @@ __all__ = [
     "Patch",
     "Verdict",
     "altered",
+    "as_text",
     "copies",
     "examine",
+    "main",
     "parse",
     "read",
 ]
@@ -219,6 +222,40 @@ def examine(package: Path, search: Sequence[str] | None = None) -> Verdict:
         elif versions[0] != manifest.version:
             problems.append(f"the installed metadata says vllm {versions[0]}, the running code is {manifest.version}")
     return Verdict(package, manifest, tuple(problems), tuple(notes))
+
+
+def as_text(verdict: Verdict) -> str:
+    """The build for people: what it is, where it lies, what is wrong with it."""
+    lines = [f"running from {verdict.package}"]
+    if (manifest := verdict.manifest) is not None:
+        lines += [
+            f"version   {manifest.version}, target {manifest.target}",
+            f"upstream  {manifest.upstream}, sha256 {manifest.upstream_sha256}",
+            f"tree      {manifest.tree}, commits {manifest.base_commit[:12]}..{manifest.head_commit[:12]}",
+            f"archs     {', '.join(manifest.archs) or 'none: no device code in this build'}",
+            *(f"patch     {patch.name}, sha256 {patch.sha256}" for patch in manifest.patches),
+            *(f"{role:9} {what}" for role, what in sorted(manifest.toolchain.items())),
+        ]
+    lines += [f"note: {note}" for note in verdict.notes]
+    lines += [f"PROBLEM: {problem}" for problem in verdict.problems]
+    if not verdict.problems:
+        lines.append("whole: every file is the one that was built")
+    return "\n".join(lines)
+
+
+def main(argv: Sequence[str]) -> int:
+    """Command line of `manifest`. Exit 0: this build is whole and is the one that runs; 1: it is not."""
+    parser = argparse.ArgumentParser(prog="python -m vllm.dcu manifest", description="what build this is, and whether it is whole")
+    parser.add_argument("--json", action="store_true", help="the manifest and the findings, for programs")
+    args = parser.parse_args(argv)
+    verdict = examine(Path(__file__).resolve().parent.parent)
+    if args.json:
+        known = json.loads(verdict.manifest.to_json()) if verdict.manifest else None
+        data = {"package": str(verdict.package), "manifest": known, "problems": verdict.problems, "notes": verdict.notes}
+        print(json.dumps(data, indent=1))
+    else:
+        print(as_text(verdict))
+    return 1 if verdict.problems else 0
 
 
 def _text(value: object) -> str:
