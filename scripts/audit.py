@@ -20,6 +20,7 @@ from scripts import audit_layers as layers
 from scripts import errors
 from scripts.apply import LOCK, apply_tree
 from scripts.audit_config import AUDIT, Bench, Command, Configured, commands, compile_targets, configure, run_unit
+from scripts.audit_cost import measure_costs
 from scripts.audit_objects import LlvmTools, device_code, dtk_tools, library_of, llmm1_faults, private_tools, split_faults
 from scripts.envs import ensure_serving
 from scripts.files import atomic_write, hold, new_folder, say
@@ -288,7 +289,13 @@ def main(argv: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="audit", description=__doc__)
     parser.add_argument("--wheel", type=Path, help="audit this wheel or library instead of the build inputs")
     parser.add_argument("--arch", default="gfx936", help="with --wheel: the arch that must hold LLMM1 alone (a stand-in, for tests)")
+    parser.add_argument("--cost", action="store_true", help="measure instead what a gfx936 _rocm_C costs to compile (10 CPU minutes)")
     args = parser.parse_args(argv)
+    if args.cost:
+        costs = measure_costs(bench_of(), upstream_tree())
+        for cost in costs:
+            print(f"{cost.total:7.1f} CPU s  {costs[0].total / cost.total:5.2f}  {cost.what}")
+        return 0
     report = audit_wheel(args.wheel, args.arch) if args.wheel else audit_tree()
     file = report.write()
     print(f"{len(report.rows)} statements, {report.faults} do not hold; {shown(file)}")
