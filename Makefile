@@ -58,3 +58,8 @@ audit:
 	@$(RUN) audit $(call opt,WHEEL,--wheel)
 census:
 	@$(RUN) census $(call flag,CHECK,--check)
+.PHONY: verify bench
+verify:
+	@$(RUN) verify $(ARGS)
+bench:
+	@$(RUN) bench $(ARGS)

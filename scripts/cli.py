@@ -39,6 +39,8 @@ VERBS: dict[str, tuple[str, bool]] = {
     "toolchain": ("toolchain", True),
     "audit": ("audit", True),
     "census": ("census", True),
+    "verify": ("verify", True),
+    "bench": ("bench", True),
 }
 
 

@@ -18,6 +18,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "counters": ("vllm.dcu.countersverb", "add up the dispatch counters of a run"),
     "manifest": ("vllm.dcu.manifest", "what build this is"),
     "verify": ("vllm.dcu.verify", "the evidence ladder on this device"),
+    "bench": ("vllm.dcu.bench", "the kernel against F.linear, shape by shape"),
 }
 
 

@@ -33,7 +33,7 @@ from vllm.dcu.site import State, Status, status_of
 from vllm.dcu.verifyplots import write_plots
 from vllm.dcu.verifyrungs import make_record, rungs_of
 
-__all__ = ["main", "stage_here", "verify"]
+__all__ = ["main", "parse_shape", "stage_here", "verify"]
 
 _DEFAULT = next(record.id for record in CATALOG if record.verdict is Verdict.OPEN)
 _DTYPES = {"bf16": "bfloat16", "fp16": "float16", "half": "float16"}
@@ -120,6 +120,12 @@ def _code(found: Climb, asked: Sequence[str], worse: bool) -> int:
     return 4 if Outcome.NOT_RUN in outcomes else 0
 
 
+def parse_shape(text: str) -> tuple[str, int, int] | None:
+    """(dtype, M, K) of `M,K` or `M,K,DTYPE` (bfloat16 where it is left out), or None."""
+    parts = re.fullmatch(r"(\d+),(\d+)(?:,(\w+))?", text)
+    return (_DTYPES.get(parts[3] or "bf16", parts[3] or ""), int(parts[1]), int(parts[2])) if parts else None
+
+
 def _of_the_site(ident: str, store: Path | None) -> Record | None:
     """The site's own record of that id, positive or negative."""
     found = read_store(store) if store is not None else ()
@@ -133,11 +139,10 @@ def _subject(args: argparse.Namespace, parser: argparse.ArgumentParser, store: P
             opened = ", ".join(r.id for r in CATALOG if r.verdict is Verdict.OPEN)
             parser.error(f"{args.capability!r} is no positive record of the catalogue ({opened}); for another shape use --shape M,K")
         return subject_of(record)
-    parts = re.fullmatch(r"(\d+),(\d+)(?:,(\w+))?", args.shape.replace("x", ","))
-    if parts is None:
+    shape = parse_shape(args.shape)
+    if shape is None:
         parser.error(f"--shape {args.shape!r} is not M,K or M,K,DTYPE")
-    m, k = int(parts[1]), int(parts[2])
-    dtype = _DTYPES.get(parts[3] or "bf16", parts[3] or "")
+    dtype, m, k = shape
     kernel = KERNELS[args.kernel]
     arguments = {"rows_per_block": args.rows_per_block}
     if broken := broken_limit(kernel, dtype, 1, m, k, arguments):
