@@ -14,7 +14,7 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
-from scripts import contracts, errors, matrixdispatch
+from scripts import errors, matrixdispatch
 from scripts.fetch import fetch
 from scripts.files import atomic_write, hold, say
 from scripts.matrixpage import to_json, to_markdown, to_svg
@@ -73,7 +73,7 @@ def _with_dispatch(found: Sequence[Subject], rows: Sequence[Row]) -> tuple[list[
     python = matrixdispatch.interpreter()
     if python is None:
         return list(rows), {"dispatch": "no serving interpreter with torch here (`make env`, or RUNTIME_PYTHON=path)"}
-    repo, tool = repository(), contracts.tool_id()[:12]
+    repo, tool = repository(), matrixdispatch.tool_id()[:12]
     notes = {s.step.version: HOME / "dispatch" / f"{s.step.version}-{s.tree[:12]}-{tool}.txt" for s in found}
     outcomes = {v: note.read_text(encoding="utf-8") for v, note in notes.items() if note.is_file()}
     ahead = [s for s in found if s.step.version not in outcomes]

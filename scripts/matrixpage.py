@@ -73,12 +73,13 @@ def _fates(rows: Sequence[Row]) -> list[tuple[str, str, str, str]]:
 
 
 def _reviews(rows: Sequence[Row]) -> list[tuple[str, list[str]]]:
-    """REVIEW sentences, each at the first release that has it in this very form."""
-    seen: set[str] = set()
+    """REVIEW sentences, each at the first release that has it in this very form; a text that changed again is new again."""
+    seen: set[tuple[str, str]] = set()
     found = []
     for row in rows:
-        fresh = [s for s in row.reviews.values() if s not in seen]
-        seen.update(fresh)
+        marked = {key: (key, row.marks.get(key, sentence)) for key, sentence in row.reviews.items()}
+        fresh = [row.reviews[key] for key, mark in marked.items() if mark not in seen]
+        seen.update(marked.values())
         if fresh:
             found.append((row.version, fresh))
     return found

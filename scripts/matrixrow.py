@@ -47,7 +47,7 @@ class Row:
         upstream: findings of the release as it is, by level.
         carried: findings of the release with the series, by level: what the series leaves open.
         blocks: key -> sentence of each upstream BLOCK; `open_blocks`: of those that the series leaves.
-        reviews: key -> sentence of each REVIEW with the series.
+        reviews: key -> sentence of each REVIEW with the series; `marks`: key -> digest of its text, which tells a new one.
         routing: sources of _rocm_C for gfx936 with the series, or why it could not be told.
         dispatch: outcome of the behaviour check of the carried dispatch.
     """
@@ -62,6 +62,7 @@ class Row:
     reviews: dict[str, str]
     routing: str
     dispatch: str = ""
+    marks: dict[str, str] = field(default_factory=dict)
 
     @property
     def routed(self) -> bool:
@@ -115,7 +116,10 @@ def make_row(subject: Subject) -> Row:
     """Judge one release, or read the verdict of an earlier run with the same inputs."""
     repo = Repo(subject.git_dir, subject.git_dir.parent)
     version = subject.step.version
-    key = hashlib.sha256(f"{subject.tree}\0{subject.base_tree}\0{subject.base_version}\0{contracts.tool_id()}".encode()).hexdigest()[:16]
+    own = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()
+    key = hashlib.sha256(f"{subject.tree}\0{subject.base_tree}\0{subject.base_version}\0{contracts.tool_id()}\0{own}".encode()).hexdigest()[
+        :16
+    ]
     cached = HOME / "rows" / f"{version}-{key}.json"
     verdicts = {row.name: row.verdict for row in subject.step.rows}
     if cached.is_file():
@@ -134,6 +138,11 @@ def make_row(subject: Subject) -> Row:
         _by_key(carried, BLOCK),
         _by_key(carried, REVIEW),
         _routing(facts),
+        marks={
+            f"{f.contract}:{f.key}": hashlib.sha256(f"{f.sentence}\0{f.hunk}".encode()).hexdigest()[:12]
+            for f in carried
+            if f.level == REVIEW
+        },
     )
     atomic_write(cached, json.dumps(asdict(row), indent=1, sort_keys=True).encode())
     return row

@@ -28,6 +28,6 @@ def tool_id() -> str:
     """Digest of the contracts' own text: facts taken by other contracts are not comparable and are taken again."""
     digest = hashlib.sha256()
     for path in sorted(Path(__file__).parent.glob("*")):
-        if path.suffix in (".py", ".cmake"):
+        if path.suffix in (".py", ".cmake") and path.name not in ("page.py", "behave.py"):
             digest.update(path.name.encode() + b"\0" + path.read_bytes())
     return digest.hexdigest()

@@ -79,6 +79,13 @@ def test_a_review_is_listed_once_at_the_release_that_brought_it() -> None:
     assert "### 0.28.0" not in page
 
 
+def test_a_review_whose_text_changed_again_is_listed_again() -> None:
+    later = replace(CLOSED, version="0.28.0", marks={"pins:torch": "another text"})
+    page = to_markdown(Matrix("0.18.1", (PIN, replace(CLOSED, marks={"pins:torch": "a text"}), later)))
+    assert page.count("torch changes") == 2
+    assert "### 0.28.0" in page
+
+
 def test_the_json_and_the_plot_hold_every_release() -> None:
     matrix = Matrix("0.18.1", (PIN, CLOSED))
     assert [row["version"] for row in json.loads(to_json(matrix))["rows"]] == ["0.18.1", "0.27.1"]
