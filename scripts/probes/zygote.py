@@ -26,6 +26,7 @@ import torch._dynamo
 import torch._inductor.standalone_compile
 
 _OWN = ("vllm", "amdsmi", "aiter")
+_tried: set[str] = set()
 
 
 def _as_on_device(arch: str) -> None:
@@ -57,7 +58,8 @@ def _learn(modules: Iterable[str]) -> None:
     """Import what a scenario needed below vLLM, so that the next one finds it there."""
     with Path(os.devnull).open("w") as hush, contextlib.redirect_stdout(hush), contextlib.redirect_stderr(hush):
         for name in modules:
-            if name not in sys.modules:
+            if name not in sys.modules and name not in _tried:
+                _tried.add(name)
                 with contextlib.suppress(Exception):
                     importlib.import_module(name)
 
