@@ -5,7 +5,7 @@ RUN := $(PYTHON) -m scripts
 flag = $(if $(filter-out 0,$($(1))),$(2))
 opt = $(if $($(1)),$(2) "$($(1))")
 
-.PHONY: help drift matrix rebase rebase-continue rebase-abort doctor fetch apply refresh build env serve lint check test clean distclean pins rehearse ext toolchain audit census
+.PHONY: help drift matrix rebase rebase-continue rebase-abort doctor fetch apply refresh build env serve lint check test clean distclean pins rehearse ext toolchain audit census bundle
 
 help:
 	@$(RUN) help
@@ -19,6 +19,8 @@ build:
 	@$(RUN) build $(call opt,TARGET,--target)
 ext:
 	@$(RUN) ext
+bundle:
+	@$(RUN) bundle $(call opt,PYTHONS,--pythons) $(call opt,ADD,--add)
 env:
 	@$(RUN) env
 serve:

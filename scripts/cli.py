@@ -21,6 +21,7 @@ VERBS: dict[str, tuple[str, bool]] = {
     "apply": ("apply", True),
     "build": ("build", True),
     "ext": ("ext", True),
+    "bundle": ("bundle", True),
     "env": ("envs", True),
     "serve": ("serve", True),
     "rehearse": ("rehearse", True),

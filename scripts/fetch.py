@@ -10,7 +10,7 @@ from pathlib import Path
 
 from scripts import errors, index
 from scripts.files import hold, say
-from scripts.paths import cache_dir, shown
+from scripts.paths import OFFLINE, cache_dir, shown
 from scripts.pin import Artifact, read_pin
 
 __all__ = ["fetch", "main"]
@@ -50,6 +50,8 @@ def fetch(artifact: Artifact, given: Path | None = None, variable: str = "UPSTRE
         if final.exists():
             index.verify(artifact, final)
             return final
+        if (OFFLINE / artifact.name).is_file():
+            return _from_user(artifact, OFFLINE / artifact.name, final, "offline")
         part = folder / f"{artifact.name}.part"
         say(f"fetching {artifact.name} ({artifact.size / 1e6:.1f} MB)")
         index.download(artifact, part)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from scripts import errors
 from scripts.files import atomic_write, hold, remove_tree, say
-from scripts.paths import BUILD, ROOT, shown
+from scripts.paths import BUILD, OFFLINE, ROOT, shown
 
 __all__ = ["REQUIREMENTS", "enter", "tools_python"]
 
@@ -57,6 +57,7 @@ def tools_python() -> Path:
                 "--require-hashes",
                 "--only-binary",
                 ":all:",
+                *(["--no-index", "--find-links", str(OFFLINE / "wheels")] if (OFFLINE / "wheels").is_dir() else []),
                 "-r",
                 str(REQUIREMENTS),
             ],
@@ -65,11 +66,16 @@ def tools_python() -> Path:
             if done.returncode:
                 raise errors.CannotBuild(
                     f"the tools environment could not be made (`{' '.join(argv[1:4])} ...` ended with {done.returncode})",
-                    (done.stderr.strip() or done.stdout.strip() or "no message").splitlines()[-1],
+                    _first_error(done.stderr.strip() or done.stdout.strip() or "no message"),
                     "check the network or pip's index; offline, set TOOLS_PYTHON to a Python that has requirements/tools.txt",
                 )
         atomic_write(FOLDER / "stamp", stamp.encode())
     return python
+
+
+def _first_error(said: str) -> str:
+    lines = said.splitlines()
+    return next((line for line in lines if line.startswith("ERROR")), lines[-1])
 
 
 def enter(argv: Sequence[str]) -> None:
