@@ -36,7 +36,16 @@ __all__ = ["PYTHONS", "main", "make_bundle", "requirement_lines"]
 PYTHONS = ("3.10", "3.11", "3.12")
 SUMS = "SHA256SUMS"
 # From the newest C library that a DTK image is known with, downwards; pip takes none of these for granted.
-_PLATFORMS = ("manylinux_2_28", "manylinux_2_17", "manylinux2014", "manylinux_2_12", "manylinux2010", "manylinux_2_5", "manylinux1", "linux")
+_PLATFORMS = (
+    "manylinux_2_28",
+    "manylinux_2_17",
+    "manylinux2014",
+    "manylinux_2_12",
+    "manylinux2010",
+    "manylinux_2_5",
+    "manylinux1",
+    "linux",
+)
 
 
 def requirement_lines(text: str, python: str) -> list[str]:
@@ -151,7 +160,9 @@ def make_bundle(target: Path, pythons: Sequence[str] = PYTHONS, machine: str = "
             _add(archive, f"{top}/{SUMS}", io.BytesIO(sums.encode()), len(sums.encode()), False)
             for name, file in sorted(files.items()):
                 with file.open("rb") as stream:
-                    _add(archive, f"{top}/{name}", stream, file.stat().st_size, os.access(file, os.X_OK) and not name.startswith("offline/"))
+                    _add(
+                        archive, f"{top}/{name}", stream, file.stat().st_size, os.access(file, os.X_OK) and not name.startswith("offline/")
+                    )
     part.replace(target)
     return target
 
@@ -172,9 +183,13 @@ def main(argv: Sequence[str]) -> int:
     args = parser.parse_args(argv)
     pythons = args.pythons.replace(",", " ").split()
     if not pythons or not all(re.fullmatch(r"3\.\d+", python) for python in pythons):
-        raise errors.UserError(f"PYTHONS={args.pythons!r} is not a list of versions", "the tools' wheels depend on it", "PYTHONS='3.10 3.11'")
+        raise errors.UserError(
+            f"PYTHONS={args.pythons!r} is not a list of versions", "the tools' wheels depend on it", "PYTHONS='3.10 3.11'"
+        )
     pin = read_pin()
-    target = make_bundle(DIST / f"vllm-for-gfx936-{wheel_version(pin.version, pin.revision, 'rocm')}-bundle.tar", pythons, args.machine, args.add)
+    target = make_bundle(
+        DIST / f"vllm-for-gfx936-{wheel_version(pin.version, pin.revision, 'rocm')}-bundle.tar", pythons, args.machine, args.add
+    )
     print(f"{shown(target)} ({target.stat().st_size / 1e6:.0f} MB, sha256 {sha256_of(target)})")
     print("there: " + shlex.join(["tar", "-xf", target.name]) + " && cd vllm-for-gfx936 && sha256sum --quiet -c SHA256SUMS && make doctor")
     return 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
+import os
 from pathlib import Path
 
 from scripts import archs, errors, rocm_build, rocm_check
@@ -40,8 +40,10 @@ def check_and_say(wheel: Path) -> None:
 
 
 def _audit(wheel: Path, plan: rocm_build.Plan) -> None:
-    audit_wheel = importlib.import_module("scripts.audit").audit_wheel
+    from scripts.audit import audit_wheel
 
+    # The audit takes its disassembler from there; where doctor sourced env.sh in a child, only the plan knows it.
+    os.environ["ROCM_PATH"] = str(plan.toolchain.prefix)
     if "_rocm_C" not in plan.components:
         return
     for arch in sorted(archs.dcu_archs() & set(plan.archs)):
