@@ -48,6 +48,15 @@ class Kind:
         """
         return ("--language-model-only", "--no-enable-prefix-caching") if self.family == "qwen3_5" else ()
 
+    @property
+    def compiled_arguments(self) -> tuple[str, ...]:
+        """What torch.compile needs for it on a CPU.
+
+        PyTorch 2.10 writes C++ that does not compile for the bounds check of Qwen3.5's three-part rotary positions.
+        """
+        without = {"inductor_compile_config": {"assert_indirect_indexing": False}}
+        return ("--compilation-config", json.dumps(without)) if self.family == "qwen3_5" else ()
+
 
 KINDS: dict[str, Kind] = {
     # Small enough for a first service; its shapes are nobody's.

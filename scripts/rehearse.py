@@ -124,7 +124,8 @@ def play(scene: Scene, python: Path, kernel: Path | None) -> Run:
         remove_tree(home)
     for folder in (folders.stats, folders.log):
         folder.mkdir(parents=True, exist_ok=True)
-    arguments = [*_SERVER, *KINDS[scene.model].arguments, *([] if scene.compiled else ["--enforce-eager"])]
+    kind = KINDS[scene.model]
+    arguments = [*_SERVER, *kind.arguments, *(kind.compiled_arguments if scene.compiled else ["--enforce-eager"])]
     log = FOLDER / "logs" / f"{scene.name.replace(' ', '-').replace(':', '').replace(',', '')}.log"
     say(f"rehearsing: {scene.name}")
     model = model_folder(scene.model, python)
