@@ -147,12 +147,12 @@ def rehearse(scenes: Sequence[Scene], python: Path) -> list[Run]:
     return [play(scene, python, kernel) for scene in scenes]
 
 
-def write_report(runs: Sequence[Run]) -> list[report.Judged]:
-    """Judge the runs and write build/rehearsal/report.md and report.json."""
+def write_report(runs: Sequence[Run], name: str = "report") -> list[report.Judged]:
+    """Judge the runs and write build/rehearsal/NAME.md and NAME.json."""
     found = report.judge(runs)
     date = datetime.now(timezone.utc).date().isoformat()
-    atomic_write(FOLDER / "report.json", report.as_json(found, runs, date).encode())
-    atomic_write(FOLDER / "report.md", report.as_markdown(found, runs, date).encode())
+    atomic_write(FOLDER / f"{name}.json", report.as_json(found, runs, date).encode())
+    atomic_write(FOLDER / f"{name}.md", report.as_markdown(found, runs, date).encode())
     return found
 
 
@@ -166,12 +166,13 @@ def main(argv: Sequence[str]) -> int:
     if not scenes:
         raise errors.UserError(f"no scene is called {args.only!r}", "there is nothing to play", "leave --only out")
     runs = rehearse(scenes, ready_python())
-    found = write_report(runs)
-    print((FOLDER / "report.md").read_text())
+    name = "partial" if args.only else "report"  # a part never stands where the whole report is looked for
+    found = write_report(runs, name)
+    print((FOLDER / f"{name}.md").read_text())
     if wrong := [row for row in found if row.problems]:
         raise errors.CheckFailed(
             f"{len(wrong)} of {len(found)} checks failed, first: {wrong[0].problems[0]}",
             "the rehearsal is only worth something whole",
-            f"read {shown(FOLDER / 'report.md')} and the logs beside it",
+            f"read {shown(FOLDER / f'{name}.md')} and the logs beside it",
         )
     return 0
