@@ -18,7 +18,7 @@ from scripts import errors, matrixdispatch
 from scripts.fetch import fetch
 from scripts.files import atomic_write, hold, say
 from scripts.matrixpage import to_json, to_markdown, to_svg
-from scripts.matrixrow import HOME, Matrix, Row, Subject, make_row, patched_tree
+from scripts.matrixrow import HOME, Matrix, Row, Subject, make_row, patched_tree, warm
 from scripts.paths import ROOT, shown
 from scripts.pin import Pin, read_pin, version_key
 from scripts.rebaseresult import carried_chain
@@ -55,6 +55,7 @@ def build_matrix(pin: Pin, wanted: Sequence[str], jobs: int, dispatch: bool) -> 
     """All rows. Releases beyond a conflict have none, and the page says so."""
     found, stopped = subjects(pin, wanted)
     missing: dict[str, str] = {}
+    warm(found[0])  # what every row is compared with is taken once, not by each worker
     with ProcessPoolExecutor(jobs) as pool:
         rows = []
         for row in pool.map(make_row, found):

@@ -18,7 +18,7 @@ from scripts.gitio import Repo
 from scripts.paths import BUILD
 from scripts.stepping import Step
 
-__all__ = ["HOME", "Matrix", "Row", "Subject", "make_row", "patched_tree"]
+__all__ = ["HOME", "Matrix", "Row", "Subject", "make_row", "patched_tree", "warm"]
 
 HOME = BUILD / "matrix"
 #: What gfx936 may have in the native module, by name: our bindings and the selected LLMM1.
@@ -110,6 +110,12 @@ def patched_facts(repo: Repo, head: str, tree: str, version: str) -> Facts:
     facts = contracts.collect(patched_tree(repo, head, version))
     atomic_write(cached, facts.to_json().encode())
     return facts
+
+
+def warm(subject: Subject) -> None:
+    """Take the pinned release's facts, with and without the series."""
+    facts_of_release(subject.base_version)
+    patched_facts(Repo(subject.git_dir, subject.git_dir.parent), subject.base_head, subject.base_tree, subject.base_version)
 
 
 def make_row(subject: Subject) -> Row:
