@@ -32,7 +32,10 @@ OVERFLOW = Key(kind="miss", dtype="any", m=-1, k=-1, record=None, reason="no-rec
 
 
 class Tally:
-    """The counters of one process. `cells[i]` counts what `keys[i]` says; add to it in place."""
+    """The counters of one process. `cells[i]` counts what `keys[i]` says; add to it in place.
+
+    `allocate` and a fork may put another object in the place of `cells`: take it from here for each addition.
+    """
 
     cells: "list[int] | memoryview[int]"
 

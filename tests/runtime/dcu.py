@@ -1,0 +1,88 @@
+"""What the gate's tests share: a simulated context, a native operator that can be watched, records small enough to compute with."""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+
+# What torch and vLLM warn about when they are imported is theirs; what is warned about in a test is ours, and an error.
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    import vllm.model_executor.layers.utils as layers  # registers the operator
+
+from vllm.dcu.catalog import records_by_id
+from vllm.dcu.context import Context, NativeOp
+from vllm.dcu.countfiles import Count
+from vllm.dcu.kernels import LLMM1
+from vllm.dcu.record import Record, Toolchain
+
+# Shapes here are tiny or counted, never timed: one thread is faster than waking a pool that other processes share.
+torch.set_num_threads(1)
+
+__all__ = ["FIRST", "SMALL", "K", "M", "Native", "context", "layers", "registered", "tallied"]
+
+FIRST = records_by_id()["llmm1-gfx936-bf16-n1-m34816-k5120"]
+M, K = 64, 128
+SMALL = replace(FIRST, id="small", contract=replace(FIRST.contract, m=M, k=K))
+"""The first record's conditions, on a shape that a CPU computes at once."""
+
+
+@dataclass
+class Native:
+    """Stands for the native operator: notes each call and returns what the kernel would, plus `mark`, so that it can be told apart."""
+
+    mark: float = 0.0
+    calls: list[tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]] = field(default_factory=list)
+
+    def __call__(self, weight: torch.Tensor, x: torch.Tensor, *args: int) -> torch.Tensor:
+        self.calls.append((tuple(weight.shape), tuple(x.shape), args))
+        return torch.nn.functional.linear(x, weight) + self.mark
+
+
+def context(native: Any, device_type: str = "cpu", **changes: Any) -> Context:
+    """A simulated gfx936 in which everything is in place, with `changes`."""
+    there = Context(
+        arch="gfx936",
+        device_type=device_type,
+        toolchain=Toolchain("2.10.0", "6.2.0", "0.18.1"),
+        ops={LLMM1.op: NativeOp(LLMM1.schema, native)},
+        code_objects=frozenset({"gfx936"}),
+        simulated="runtime test: no device, a stand-in operator",
+    )
+    return replace(there, **changes)
+
+
+def tallied(counts: list[Count]) -> dict[str, int]:
+    """Counts by `hit` or by reason."""
+    totals: dict[str, int] = {}
+    for count in counts:
+        name = count.key.reason or "hit"
+        totals[name] = totals.get(name, 0) + count.value
+    return totals
+
+
+@contextlib.contextmanager
+def registered(gemm: Any, device: str = "CPU") -> Iterator[None]:
+    """Put `gemm` in the place of `vllm::rocm_unquantized_gemm`'s implementation for one dispatch key.
+
+    As long as the library object lives: what a simulation does, because the operator was registered for the real device.
+    """
+    library = torch.library.Library("vllm", "IMPL")
+    with warnings.catch_warnings():
+        # That this replaces a registration is the point.
+        warnings.filterwarnings("ignore", message="Warning only once for all operators", category=UserWarning)
+        library.impl("rocm_unquantized_gemm", gemm, device, allow_override=True)
+    try:
+        yield
+    finally:
+        library._destroy()
+
+
+def record_with(m: int, k: int, ident: str = "small") -> Record:
+    """The first record's conditions on another shape."""
+    return replace(FIRST, id=ident, contract=replace(FIRST.contract, m=m, k=k))

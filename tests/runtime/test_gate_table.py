@@ -1,0 +1,139 @@
+"""Each condition of the gate alone, and each planted one-line change of the gate caught by the same table."""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+from vllm.dcu import gate
+from vllm.dcu.countfiles import CELLS
+from vllm.dcu.env import Mode, Switches
+from vllm.dcu.reasons import CALL_REASONS
+
+from tests.mutate import Mutant, load, mutants
+from tests.runtime.dcu import SMALL, K, M, Native, context, tallied
+from tests.runtime.gate_table import FAILING, TABLE, Case, check, same, w_, x_
+
+SOURCE = Path(gate.__file__)
+
+EQUIVALENT = {
+    "rocm_unquantized_gemm_dcu: out if x.dim() == 2 else out.view(*x.shape[:-1], slot.m): never": "viewing [1, M] as [1, M] is no change",
+    "rocm_unquantized_gemm_dcu: x if x.dim() == 2 else x.view(slot.rows, slot.k): never": "viewing [1, K] as [1, K] is no change",
+}
+"""Planted changes that change nothing, each with the reason: both are shortcuts that save a view."""
+
+
+@pytest.mark.parametrize("case", TABLE + FAILING, ids=lambda case: case.name)
+def test_each_condition_alone(case: Case) -> None:
+    check(gate, (case,))
+
+
+def test_every_reason_of_a_call_is_in_the_table() -> None:
+    told = {case.answer for case in TABLE + FAILING}
+    assert {reason.value for reason in CALL_REASONS} - told == {"undecidable", "kernel-raised"}
+
+
+def behaves(module: ModuleType) -> None:
+    """All that is asked of a gate: the table, then what a table of single calls cannot ask."""
+    check(module)
+    native = Native()
+    built = module.build(context(native), (SMALL,))
+    for _ in range(3):
+        built.gemm(x_(1, K), w_())
+        built.gemm(x_(2, K), w_())
+        built.gemm(x_(1, M), w_(K, M))
+        built.gemm(x_(3, M), w_(K, M))
+        built.gemm(x_(4, M), w_(K, M))
+    assert len(native.calls) == 3
+    counts = built.tally.snapshot()
+    assert tallied(counts) == {"hit": 3, "rows": 3, "no-record": 9}
+    assert {(c.key.rows, c.key.m, c.key.k, c.value) for c in counts if c.key.record is None} == {("1", K, M, 3), ("other", K, M, 6)}
+    closed_stays_closed(module)
+    raises_once(module)
+    counts_without_room(module)
+    reports_a_frequent_miss_once(module)
+
+
+def closed_stays_closed(module: ModuleType) -> None:
+    """C14, C15 and every standing reason: no native call, the generic result, the first reason counted under the record."""
+    native = Native()
+    switches = Switches(batch_invariant=True, capabilities={"small": Mode.OFF})
+    built = module.build(context(native, switches=switches), (SMALL,))
+    assert same(built.gemm(x_(1, K), w_()), torch.nn.functional.linear(x_(1, K), w_()))
+    built.gemm(x_(2, 2, K), w_())
+    built.gemm(x_(1, K), w_(1, K).view(K))
+    assert native.calls == []
+    told = {(c.key.m, c.key.k, c.key.record, c.key.reason, c.key.rows) for c in built.tally.snapshot()}
+    assert told == {
+        (M, K, "small", "capability-off", "1"),
+        (M, K, "small", "capability-off", "other"),
+        (-1, -1, None, "no-record", "other"),
+    }
+
+
+def reports_a_frequent_miss_once(module: ModuleType) -> None:
+    """C24, R13: however often a call is refused, one line for each shape and reason, and only when it is frequent."""
+    said: list[str] = []
+    known = {name: getattr(module, name) for name in ("FREQUENT", "_report_frequent")}
+    try:
+        module.FREQUENT = 5  # type: ignore[attr-defined]
+        module._report_frequent = lambda slot, refused: said.append(CALL_REASONS[refused].value)  # type: ignore[attr-defined]
+        built = module.build(context(Native()), (SMALL,))
+        for times, expected in ((4, []), (1, ["rows"]), (20, ["rows"])):
+            for _ in range(times):
+                built.gemm(x_(2, K), w_())
+                built.gemm(x_(2, M), w_(K, M))
+            assert said == expected
+    finally:
+        for name, value in known.items():
+            setattr(module, name, value)
+
+
+def raises_once(module: ModuleType) -> None:
+    """A native operator that raises is never called again, and its calls get the generic result."""
+
+    def broken(*args: object) -> torch.Tensor:
+        calls.append(args)
+        raise RuntimeError("no kernel image")
+
+    calls: list[object] = []
+    built = module.build(context(broken), (SMALL,))
+    for rows in (1, 1, 2):
+        assert torch.equal(built.gemm(x_(rows, K), w_()), torch.nn.functional.linear(x_(rows, K), w_()))
+    assert len(calls) == 1
+    assert tallied(built.tally.snapshot()) == {"kernel-raised": 3}
+
+
+def counts_without_room(module: ModuleType) -> None:
+    """When the counter cells are used up calls go to the generic operator and are still counted."""
+    native = Native()
+    built = module.build(context(native), (SMALL,))
+    built.tally.allocate(built.tally.keys * (CELLS // 2 - 1))
+    assert torch.equal(built.gemm(x_(1, K), w_()), torch.nn.functional.linear(x_(1, K), w_()))
+    built.gemm(x_(1, M), w_(K, M))
+    built.gemm(x_(2, M), w_(K, M))
+    built.gemm(x_(2, M), w_(M, M))
+    assert native.calls == []
+    assert inspect.getclosurevars(built.gemm).nonlocals["slots"] == {}, "what is kept for each shape has to stay bounded"
+    assert sum(count.value for count in built.tally.snapshot()) == 4
+
+
+def test_the_gate_behaves() -> None:
+    behaves(gate)
+
+
+@pytest.mark.parametrize(
+    "mutant",
+    mutants(SOURCE, ["_refusal", "rocm_unquantized_gemm_dcu", "__call__", "_opened", "_closed", "close"]),
+    ids=lambda mutant: mutant.name,
+)
+def test_a_planted_change_is_caught(mutant: Mutant) -> None:
+    module = load(mutant, "tests_gate_mutant")
+    if mutant.name in EQUIVALENT:
+        behaves(module)
+        return
+    with pytest.raises(Exception):  # noqa: B017, PT011  (an assertion of the table, or whatever the change breaks)
+        behaves(module)
