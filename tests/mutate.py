@@ -12,6 +12,7 @@ import sys
 import types
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 __all__ = ["Mutant", "load", "mutants"]
@@ -31,7 +32,7 @@ class Mutant:
     """One changed module. `name` tells the function, its source and the change; it does not move with line numbers."""
 
     name: str
-    tree: ast.Module
+    make: Callable[[], ast.Module]
 
 
 def mutants(path: Path, functions: Iterable[str]) -> list[Mutant]:
@@ -48,12 +49,15 @@ def mutants(path: Path, functions: Iterable[str]) -> list[Mutant]:
             raise LookupError(f"{path.name} has {len(nodes)} functions named {function}")
         for index, node in enumerate(ast.walk(nodes[0])):
             for label, change in _changes(node):
-                changed = copy.deepcopy(tree)
-                target = next(n for n in ast.walk(changed) if isinstance(n, ast.FunctionDef) and n.name == function)
-                change(next(n for i, n in enumerate(ast.walk(target)) if i == index))
-                ast.fix_missing_locations(changed)
-                found.append(Mutant(f"{function}: {_shown(node)}: {label}", changed))
+                found.append(Mutant(f"{function}: {_shown(node)}: {label}", partial(_changed, tree, function, index, change)))
     return _numbered(found)
+
+
+def _changed(tree: ast.Module, function: str, index: int, change: Callable[[ast.AST], None]) -> ast.Module:
+    changed = copy.deepcopy(tree)
+    target = next(n for n in ast.walk(changed) if isinstance(n, ast.FunctionDef) and n.name == function)
+    change(next(n for i, n in enumerate(ast.walk(target)) if i == index))
+    return ast.fix_missing_locations(changed)
 
 
 def _numbered(found: list[Mutant]) -> list[Mutant]:
@@ -62,7 +66,7 @@ def _numbered(found: list[Mutant]) -> list[Mutant]:
     for mutant in found:
         seen[mutant.name] = seen.get(mutant.name, 0) + 1
         number = f" ({seen[mutant.name]})" if seen[mutant.name] > 1 else ""
-        out.append(Mutant(mutant.name + number, mutant.tree))
+        out.append(Mutant(mutant.name + number, mutant.make))
     return out
 
 
@@ -100,5 +104,5 @@ def load(mutant: Mutant, name: str) -> types.ModuleType:
     """The changed module, under `name`. It replaces nothing; code that imports the original keeps the original."""
     module = types.ModuleType(name)
     sys.modules[name] = module
-    exec(compile(mutant.tree, f"<{mutant.name}>", "exec"), module.__dict__)
+    exec(compile(mutant.make(), f"<{mutant.name}>", "exec"), module.__dict__)
     return module

@@ -273,6 +273,8 @@ os.environ["VLLM_DCU_CAPABILITIES"] = "a=off"
 os.environ["VLLM_DCU_STATS_DIR"] = "/x"
 assert envs.compile_factors() == before and not [k for k in before if "DCU" in k]
 assert envs.is_set("VLLM_DCU_CAPABILITIES")
+from vllm.dcu.env import environment_variables as ours
+assert set(ours) <= set(envs.environment_variables), ours
 envs.validate_environ(hard_fail=True)
 os.environ["VLLM_DCU_CAPABILITIES"] = "a"
 try:

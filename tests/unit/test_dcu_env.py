@@ -86,8 +86,12 @@ def test_the_stats_folder_is_optional() -> None:
 
 
 def test_every_variable_of_ours_is_registered_and_keeps_out_of_the_compile_cache() -> None:
-    assert set(env.environment_variables) == {"VLLM_DCU_CAPABILITIES", "VLLM_DCU_STATS_DIR"}
+    """Held against the patch that registers them, line by line."""
+    patch = (Path(__file__).parents[2] / "patches" / "register-the-dcu-environment-variables.patch").read_text()
     assert set(env.environment_variables) == env.NOT_COMPILE_FACTORS
+    for name in env.environment_variables:
+        for line in (f"+    {name}: ", f'+    "{name}": dcu_variable("{name}"),', f'+        "{name}",'):
+            assert line in patch, f"{name} is missing in the patch: {line}"
 
 
 def test_a_registered_variable_is_read_from_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
