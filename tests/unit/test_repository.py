@@ -13,7 +13,7 @@ from scripts.paths import ROOT
 
 # A registry's host, this or that machine's folders: none may stand in a file. Written so that this file does not match itself.
 FORBIDDEN = re.compile(
-    "|".join(("python" + "hosted", "pypi" + r"\.org", "deb" + r"\.debian", "registry" + r"\.npmjs", "/work" + "/", "/tmp" + "/w/"))
+    "|".join(("python" + "hosted", "pypi" + r"\.org", "deb" + r"\.debian", "registry" + r"\.npmjs", r"(?<!\w)/work" + "/", "/tmp" + "/w/"))
 )
 
 

@@ -1,0 +1,23 @@
+#!/usr/bin/env bash
+# Serve one model on the DCUs of this machine. Used by the systemd unit, the compose file and the container recipe.
+# Variables: MODEL (needed), MAX_MODEL_LEN, HOST, PORT, DTK_ENV, VLLM_DCU_STATS_DIR; arguments go to `vllm serve` as they are.
+
+# The vendor's env.sh reads unset variables and may end non-zero, so it comes before `set -eu`.
+dtk_env=${DTK_ENV:-/opt/dtk/env.sh}
+if [ -z "${ROCM_PATH:-}" ] && [ -f "$dtk_env" ]; then
+  # shellcheck disable=SC1090
+  source "$dtk_env" || true
+fi
+set -euo pipefail
+
+if [ -z "${MODEL:-}" ]; then
+  echo "error: MODEL is not set: the name or folder of the model to serve" >&2
+  exit 2
+fi
+# vLLM refuses to start where these differ; an empty one counts as unset.
+if [ -n "${HIP_VISIBLE_DEVICES:-}" ] && [ -n "${CUDA_VISIBLE_DEVICES:-}" ] && [ "$HIP_VISIBLE_DEVICES" != "$CUDA_VISIBLE_DEVICES" ]; then
+  echo "error: HIP_VISIBLE_DEVICES and CUDA_VISIBLE_DEVICES differ: unset CUDA_VISIBLE_DEVICES" >&2
+  exit 2
+fi
+exec vllm serve "$MODEL" --dtype bfloat16 --max-model-len "${MAX_MODEL_LEN:-32768}" \
+  --host "${HOST:-127.0.0.1}" --port "${PORT:-8000}" "$@"
