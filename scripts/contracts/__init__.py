@@ -6,12 +6,12 @@ import hashlib
 from pathlib import Path
 from types import ModuleType
 
-from scripts.contracts import arch_sites, arch_truth, build_set, environment, names, native_ops, pins, python_code
+from scripts.contracts import arch_sites, arch_truth, build_set, environment, names, native_ops, overrides, pins, python_code
 from scripts.contracts.model import Facts, Finding, Tree, sort_findings
 
 __all__ = ["CONTRACTS", "collect", "judge", "tool_id"]
 
-CONTRACTS: tuple[ModuleType, ...] = (arch_truth, arch_sites, build_set, native_ops, python_code, environment, pins, names)
+CONTRACTS: tuple[ModuleType, ...] = (arch_truth, arch_sites, build_set, native_ops, python_code, overrides, environment, pins, names)
 
 
 def collect(tree: Tree) -> Facts:

@@ -7,7 +7,7 @@ from types import ModuleType
 
 import pytest
 
-from scripts.contracts import arch_sites, arch_truth, build_set, environment, names, native_ops, pins, python_code
+from scripts.contracts import arch_sites, arch_truth, build_set, environment, names, native_ops, overrides, pins, python_code
 from scripts.contracts.model import BLOCK, INFO, REVIEW, Facts, Finding, Tree
 from scripts.pin import read_pin
 from tests.integration.upstream import edited, tree
@@ -219,6 +219,29 @@ PLANTS = {
         (UTILS, "    fake_impl=rocm_unquantized_gemm_fake,", "    fake_impl=rocm_unquantized_gemm_meta,"),
         (BLOCK, "the registration of the op changed"),
     ),
+    "a parameter that our override of a platform method does not take": (
+        overrides,
+        (
+            ROCM,
+            '        dtype: torch.dtype,\n        backend: "AttentionBackendEnum | None" = None,',
+            '        dtype: torch.dtype,\n        layers: int = 1,\n        backend: "AttentionBackendEnum | None" = None,',
+        ),
+        (BLOCK, "our override of get_vit_attn_backend does not take layers, which upstream passes"),
+    ),
+    "swapped parameters of a platform method that we override (C56)": (
+        overrides,
+        (
+            ROCM,
+            "        head_size: int,\n        dtype: torch.dtype,\n        backend",
+            "        dtype: torch.dtype,\n        head_size: int,\n        backend",
+        ),
+        (BLOCK, "our override of get_vit_attn_backend has its parameters in another order"),
+    ),
+    "a platform method that is gone under our override": (
+        overrides,
+        (ROCM, "    def is_fully_connected(cls, physical_device_ids", "    def are_connected(cls, physical_device_ids"),
+        (REVIEW, "upstream has no is_fully_connected any more"),
+    ),
     "a renamed variable": (
         environment,
         (ENVS, '    "VLLM_ROCM_USE_SKINNY_GEMM": lambda: (', '    "VLLM_ROCM_SKINNY": lambda: ('),
@@ -266,7 +289,7 @@ def test_a_name_of_ours_that_upstream_takes_is_found() -> None:
     assert {f.path for f in rows} == {ENVS, "vllm/dcu/__init__.py", "csrc/rocm/dcu_x.cu"}
 
 
-@pytest.mark.parametrize("contract", [arch_truth, arch_sites, build_set, native_ops, python_code, environment, pins, names])
+@pytest.mark.parametrize("contract", [arch_truth, arch_sites, build_set, native_ops, python_code, overrides, environment, pins, names])
 def test_the_pinned_release_has_no_finding_against_itself(contract: ModuleType) -> None:
     assert contract.judge(pinned_facts(contract), pinned_facts(contract)) == []
 
@@ -284,7 +307,7 @@ def test_docstrings_comments_and_layout_are_no_finding() -> None:
             CMAKE: ("# Supported AMD GPU architectures.", "# AMD, other words."),
         },
     )
-    for contract in (arch_truth, arch_sites, build_set, native_ops, python_code, environment, pins):
+    for contract in (arch_truth, arch_sites, build_set, native_ops, python_code, overrides, environment, pins):
         assert found(contract, planted) == [], contract.__name__
 
 
