@@ -72,6 +72,7 @@ class Rehearsal:
         self.context: Any = importlib.import_module("vllm.dcu.context")
         self.catalog: Any = importlib.import_module("vllm.dcu.catalog")
         self.numerics: Any = importlib.import_module("vllm.dcu.numerics")
+        self.mission: Any = self.catalog.records_by_id()["llmm1-gfx936-bf16-n1-m34816-k5120"]
         self.op = torch.ops._rocm_C.LLMM1
         self.library = torch.library.Library("vllm", "FRAGMENT")
 
@@ -91,13 +92,11 @@ class Rehearsal:
 
     def records(self) -> tuple[Any, ...]:
         """The built-in records and one made up for K=4096, where the kernel is right on this device."""
-        (mission,) = (r for r in self.catalog.CATALOG if r.contract.k == K and r.contract.m == M)
-        contract = replace(mission.contract, k=K_RIGHT)
-        return (*self.catalog.CATALOG, replace(mission, id=f"rehearsal-m{M}-k{K_RIGHT}", contract=contract))
+        contract = replace(self.mission.contract, m=M, k=K_RIGHT)
+        return (*self.catalog.CATALOG, replace(self.mission, id=f"rehearsal-m{M}-k{K_RIGHT}", contract=contract))
 
     def make_gate(self, off: str = "") -> Any:
-        (mission,) = (r for r in self.catalog.CATALOG if r.contract.k == K and r.contract.m == M)
-        context = self.context.assumed_context("gfx936", mission)
+        context = self.context.assumed_context("gfx936", self.mission)
         if off:
             env = importlib.import_module("vllm.dcu.env")
             context = replace(context, switches=replace(context.switches, capabilities={off: env.Mode.OFF}))
@@ -183,9 +182,9 @@ def dispatch_rung(run: Rehearsal) -> None:
     closed = run.make_gate(off=f"rehearsal-m{M}-k{K_RIGHT}")
     out = closed.gemm(x, weight)
     run.check("dispatch", "switched off: no hit, F.linear bit for bit", run.hits(closed) == 0 and torch.equal(out, linear(x, weight)))
-    mission = run.make_gate()
-    mission.gemm(run.row(K), run.weight(M, K))
-    run.check("dispatch", f"the mission's own record, {M}x{K}: one hit", run.hits(mission) == 1)
+    mission, shape = run.make_gate(), (run.mission.contract.m, run.mission.contract.k)
+    mission.gemm(run.row(shape[1]), run.weight(*shape))
+    run.check("dispatch", f"the mission's own record, {shape[0]}x{shape[1]}: one hit", run.hits(mission) == 1)
 
 
 def _shifted(weight: torch.Tensor) -> torch.Tensor:
@@ -206,7 +205,7 @@ def compile_rung(run: Rehearsal) -> None:
     graphs: list[list[str]] = []
 
     def backend(module: torch.fx.GraphModule, _inputs: Any, **_options: Any) -> Callable[..., Any]:
-        graphs.append([str(node.target) for node in module.graph.nodes if node.op == "call_function"])
+        graphs.append([getattr(node.target, "__name__", str(node.target)) for node in module.graph.nodes if node.op == "call_function"])
         return module.forward
 
     compiled = torch.compile(

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from scripts import errors
+from scripts import toolchain as public
 from tests.integration import upstream
 from tests.support import not_run
 
@@ -25,11 +26,7 @@ def skinny() -> str:
 def toolchain() -> Any:
     """The public AMDGPU toolchain, unpacked privately, or `not run`."""
     try:
-        from scripts import toolchain
-    except ImportError:
-        not_run("this checkout has no scripts/toolchain.py")
-    try:
-        return toolchain.ensure()
+        return public.ensure()
     except (errors.NoNetwork, errors.MissingInput) as error:
         not_run(f"no AMDGPU toolchain: {error.what}")
 
