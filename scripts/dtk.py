@@ -122,8 +122,8 @@ def hip_compiler(dtk: Dtk) -> Path | None:
 
 def hip_lang_root(dtk: Dtk) -> Path | None:
     """The prefix that holds CMake's package for the HIP language, which a build cannot do without."""
-    roots = [dtk.prefix, dtk.prefix / "hip", *([Path(dtk.env["HIP_PATH"])] if dtk.env.get("HIP_PATH") else [])]
-    for root in roots:
+    named = [dtk.prefix, dtk.prefix / "hip", *([Path(dtk.env["HIP_PATH"])] if dtk.env.get("HIP_PATH") else [])]
+    for root in [*named, *sorted(path for path in dtk.prefix.glob("*") if path.is_dir())]:
         if any((root / lib / "cmake" / "hip-lang" / "hip-lang-config.cmake").is_file() for lib in ("lib", "lib64")):
             return root
     return None

@@ -123,3 +123,8 @@ def test_the_container_recipe_never_lets_a_resolver_near_the_vendors_torch() -> 
     assert installs
     assert all(line.startswith("--no-deps ") for line in installs)
     assert "BASE" in text.split("FROM", 1)[0]
+
+
+def test_an_image_is_built_from_sources_and_not_from_what_lies_in_dist() -> None:
+    """A CPU wheel left in dist/ would be installed beside the device wheel by the recipe's glob."""
+    assert {"build", "dist"} <= set((ROOT / ".dockerignore").read_text().split())

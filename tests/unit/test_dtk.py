@@ -92,7 +92,10 @@ def test_a_compiler_is_judged_by_the_code_it_makes(tmp_path: Path, made: str, ex
     assert ("invalid target ID" in why) == (not expected)
 
 
-def test_the_cmake_package_of_the_hip_language_is_found_below_hip_path_too(tmp_path: Path) -> None:
+def test_the_cmake_package_of_the_hip_language_is_found_wherever_the_dtk_keeps_it(tmp_path: Path) -> None:
     fake_toolchain(tmp_path / "hip")
+    fake_toolchain(tmp_path / "moved" / "dtk-26.04")
     assert dtk.hip_lang_root(dtk.Dtk(tmp_path, {}, "")) == tmp_path / "hip"
+    assert dtk.hip_lang_root(dtk.Dtk(tmp_path / "moved", {}, "")) == tmp_path / "moved" / "dtk-26.04"
+    assert dtk.hip_lang_root(dtk.Dtk(tmp_path / "x", {"HIP_PATH": str(tmp_path / "hip")}, "")) == tmp_path / "hip"
     assert dtk.hip_lang_root(dtk.Dtk(tmp_path / "else", {}, "")) is None
