@@ -10,7 +10,7 @@ from pathlib import Path
 from scripts import contracts
 from scripts.carry import MOVED, UPSTREAMED
 from scripts.contracts import build_set, cmake_eval
-from scripts.contracts.model import BLOCK, REVIEW, Facts, Finding, Tree, tree_from_tar
+from scripts.contracts.model import BLOCK, REVIEW, WANTED_FILES, WANTED_FOLDERS, Facts, Finding, Tree, tree_from_tar
 from scripts.contracts.page import counts
 from scripts.drift import facts_of_release
 from scripts.files import atomic_write
@@ -96,9 +96,8 @@ class Matrix:
 
 def patched_tree(repo: Repo, head: str, version: str) -> Tree:
     """The tree of a carried chain, read from the object store."""
-    data = repo.raw(
-        "archive", "--format=tar", head, "CMakeLists.txt", "setup.py", "pyproject.toml", "cmake", "csrc", "requirements", "vllm"
-    ).stdout
+    there = set(repo.lines("ls-tree", "--name-only", "-z", head))
+    data = repo.raw("archive", "--format=tar", head, *sorted(there.intersection({*WANTED_FILES, *WANTED_FOLDERS}))).stdout
     return tree_from_tar(data, version, patched=True)
 
 
