@@ -304,3 +304,13 @@ def _imports(module: str, seen: set[str]) -> set[str]:
 def test_doctor_needs_nothing_but_the_standard_library() -> None:
     assert _imports("doctor", set()) <= set(sys.stdlib_module_names)
     assert "packaging" in _imports("metadata", set())  # the same walk sees a package where there is one
+
+
+def test_a_python_that_is_too_old_is_told_so_and_not_shown_a_traceback() -> None:
+    main = ROOT / "scripts" / "__main__.py"
+    ast.parse(main.read_text(), feature_version=(3, 6))
+    code = f"import runpy, sys; sys.version_info = (3, 6, 8, 'final', 0); runpy.run_path({str(main)!r}, run_name='__main__')"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 13
+    assert done.stderr.startswith("error: this is Python 3.6\n")
+    assert "make doctor PYTHON=" in done.stderr
