@@ -61,10 +61,13 @@ def ensure_serving() -> Path:
     for path in LOCKED:
         key.update(path.read_bytes())
     stamp = SERVE / "made-of"
+    if _text(stamp) == key.hexdigest():
+        return runtime_python()
     with in_use("env"):
-        if _text(stamp) == key.hexdigest():
+        if _text(stamp) == key.hexdigest():  # another run made it meanwhile
             return runtime_python()
         say(f"making {shown(SERVE)} (torch with its libraries is about 7 GB)")
+        stamp.unlink(missing_ok=True)  # first: a half removed environment has no stamp
         remove_tree(SERVE)
         _uv("venv", "--quiet", "--no-python-downloads", "--python", sys.executable, str(SERVE))
         index = configured_index()
@@ -85,6 +88,8 @@ def install_wheel(wheel: Path) -> Path:
         return python
     digest = sha256_of(wheel)
     stamp = SERVE / "product"
+    if _text(stamp) == digest:
+        return python
     with in_use("install"):
         if _text(stamp) != digest:
             stamp.unlink(missing_ok=True)

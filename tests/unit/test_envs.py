@@ -73,6 +73,33 @@ def test_a_run_killed_while_installing_is_not_taken_for_a_whole_one(calls: list[
     assert [argv[0] for argv in calls] == ["venv", "pip", "venv", "pip", "pip"]
 
 
+def test_a_run_killed_while_removing_the_old_one_is_not_taken_for_a_whole_one(
+    calls: list[tuple[str, ...]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    envs.ensure_serving()
+    other = tmp_path / "other.txt"
+    other.write_text("x==1")
+
+    def killed(path: Path) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(envs, "LOCKED", (other,))
+        patch.setattr(envs, "remove_tree", killed)
+        with pytest.raises(KeyboardInterrupt):
+            envs.ensure_serving()
+    envs.ensure_serving()
+    assert [argv[0] for argv in calls] == ["venv", "pip", "pip"] * 2, "back to the old lock: made anew all the same"
+
+
+def test_a_running_server_keeps_installs_out_but_not_a_look(calls: list[tuple[str, ...]], tmp_path: Path) -> None:
+    wheel = tmp_path / "vllm.whl"
+    wheel.write_bytes(b"one")
+    envs.install_wheel(wheel)
+    with envs.in_use("a server"):
+        assert envs.install_wheel(wheel) == envs.runtime_python()
+
+
 def test_a_wheel_is_installed_again_only_when_its_bytes_change(calls: list[tuple[str, ...]], tmp_path: Path) -> None:
     wheel = tmp_path / "vllm.whl"
     for data, installs in ((b"one", 1), (b"one", 1), (b"two", 2)):
