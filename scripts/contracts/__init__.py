@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 
@@ -24,6 +25,7 @@ def judge(base: Facts, new: Facts) -> list[Finding]:
     return sort_findings(finding for contract in CONTRACTS for finding in contract.judge(base, new))
 
 
+@cache
 def tool_id() -> str:
     """Digest of the contracts' own text: facts taken by other contracts are not comparable and are taken again."""
     digest = hashlib.sha256()

@@ -90,7 +90,8 @@ def evaluate(tree: Tree, arch: str = ARCH) -> Build:
         record = out.read_text() if out.exists() else ""
     if not record.rstrip().endswith("done"):
         error = re.search(r"CMake Error[^\n]*\n(?:\s*\n)?((?:\s+\S[^\n]*\n?)+)", done.stderr)
-        raise EvaluationFailed(" ".join((error[1] if error else done.stderr[-400:]).split()) or "cmake stopped silently")
+        text = (error[1] if error else done.stderr[-400:]).replace(f"{folder}/", "")
+        raise EvaluationFailed(" ".join(text.split()) or "cmake stopped silently")
     return _parse(record, [str(build) + "/", str(root) + "/"], tree)
 
 

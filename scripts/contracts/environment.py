@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 
 from scripts.contracts import arch_truth
 from scripts.contracts.model import BLOCK, INFO, REVIEW, Fact, Facts, Finding, Tree, changes
@@ -31,8 +30,8 @@ def collect(tree: Tree) -> list[Fact]:
             value = "made up anew in each process"
         elif isinstance(value, str) and "/" in value:
             value = "a path"  # depends on the home folder of the probe
-        at = [m.start() for m in re.finditer(rf"\b{re.escape(name)}\b", text)]
-        line = text.count("\n", 0, at[-1]) + 1 if at else 0
+        at = max(text.rfind(f'"{name}"'), text.rfind(f"'{name}'"))
+        line = text.count("\n", 0, at) + 1 if at >= 0 else 0
         facts.append(Fact(ID, name, json.dumps(value), FILE, line, text.splitlines()[line - 1].strip() if line else ""))
     return facts
 
