@@ -40,10 +40,10 @@ class Bar:
 
 @dataclass(frozen=True)
 class Point:
-    """One point of a roofline: FLOP per byte, GFLOP/s, and whose it is."""
+    """One shape: its label (empty: none is drawn), MB moved, GB/s, and whose it is."""
 
     label: str
-    intensity: float
+    megabytes: float
     rate: float
     ours: bool
 
@@ -66,32 +66,43 @@ def bars(title: str, unit: str, values: Sequence[Bar]) -> Chart:
     return chart
 
 
-def roofline(title: str, bandwidth: float, points: Sequence[Point]) -> Chart:
-    """GFLOP/s over FLOP/byte, both logarithmic, with the line of a measured bandwidth in GB/s."""
+def roofline(title: str, roofs: Sequence[tuple[str, float]], points: Sequence[Point]) -> Chart:
+    """GB/s over the MB that a product moves (logarithmic), under the measured bandwidths `roofs` (name, GB/s).
+
+    A matrix times one vector has 1 FLOP per byte whatever its shape: the usual axis would put every point in one place.
+    """
     chart = Chart(title)
-    xs = [p.intensity for p in points] or [1.0]
-    low, high = min(xs) / 4, max(xs) * 4
-    floor, ceiling = min([p.rate for p in points] or [1.0]) / 4, high * bandwidth * 1.5
+    low = min((p.megabytes for p in points), default=1.0) / 2
+    high = max((p.megabytes for p in points), default=1.0) * 2
+    top = 1.15 * max([rate for _, rate in roofs] + [p.rate for p in points])
+    left, bottom, right = _LEFT / 2, _HEIGHT - _BOTTOM, _WIDTH - _RIGHT
 
     def at(x: float, y: float) -> tuple[float, float]:
         across = (log10(x) - log10(low)) / (log10(high) - log10(low))
-        up = (log10(y) - log10(floor)) / (log10(ceiling) - log10(floor))
-        return _LEFT / 2 + across * (_WIDTH - _LEFT / 2 - _RIGHT), _HEIGHT - _BOTTOM - up * (_HEIGHT - _TOP - _BOTTOM)
+        return left + across * (right - left), bottom - y / top * (bottom - _TOP)
 
-    left, bottom = at(low, floor)
-    right, top = at(high, ceiling)
-    chart.lines += [(left, bottom, right, bottom, _INK), (left, bottom, left, top, _INK)]
-    begin = max(low, floor / bandwidth)
-    chart.lines.append((*at(begin, begin * bandwidth), *at(high, high * bandwidth), _SOFT))
-    chart.texts.append((right, top + 12, f"measured copy: {bandwidth:.0f} GB/s", "end"))
-    chart.texts += [
-        ((left + right) / 2, _HEIGHT - 18, "FLOP per byte (logarithmic)", "middle"),
-        (left, _TOP - 8, "GFLOP/s (logarithmic)", "start"),
-    ]
-    for point in points:
-        x, y = at(point.intensity, max(point.rate, floor))
+    chart.lines += [(left, bottom, right, bottom, _INK), (left, bottom, left, _TOP, _INK)]
+    for power in range(-3, 7):
+        if low <= 10.0**power <= high:
+            x, _ = at(10.0**power, 0)
+            chart.lines.append((x, bottom, x, bottom + 5, _INK))
+            chart.texts.append((x, bottom + 20, f"{10.0**power:g}", "middle"))
+    for part in range(1, 5):
+        _, y = at(low, top * part / 5)
+        chart.lines.append((left - 5, y, left, y, _INK))
+        chart.texts.append((left - 8, y + 4, f"{top * part / 5:.0f}", "end"))
+    for name, rate in roofs:
+        _, y = at(low, rate)
+        chart.lines.append((left, y, right, y, _SOFT))
+        chart.texts.append((left + 8, y - 5, f"{name}: {rate:.0f} GB/s", "start"))
+    chart.texts += [((left + right) / 2, _HEIGHT - 14, "MB moved by one product", "middle"), (left, _TOP - 6, "GB/s", "end")]
+    for i, point in enumerate(sorted(points, key=lambda p: p.megabytes)):
+        x, y = at(point.megabytes, point.rate)
         chart.boxes.append((x - 4, y - 4, 8, 8, _KERNEL if point.ours else _GENERIC))
-        chart.texts.append((x + 8, y + 4, point.label, "start"))
+        if point.label:
+            chart.texts.append((x, y + (24 if i % 4 < 2 else 40), point.label, "middle"))
+    chart.boxes += [(right - 170, bottom - 44, 8, 8, _KERNEL), (right - 170, bottom - 24, 8, 8, _GENERIC)]
+    chart.texts += [(right - 156, bottom - 36, "the kernel", "start"), (right - 156, bottom - 16, "F.linear", "start")]
     return chart
 
 

@@ -62,7 +62,7 @@ def code_object(stage: Stage, trial: Trial) -> Result:
         found = [entry for entry in code_objects(library) if base_arch(entry.target) == arch and entry.size]
     except (CodeObjectError, OSError) as error:
         return failed(str(error))
-    targets = ", ".join(sorted(code_object_targets(library))) or "no device code"
+    targets = ", ".join(sorted(code_object_targets(library))) or "no HIP device code"
     figures: dict[str, Figure] = {"library": library.name, "targets": targets, "code objects": len(found)}
     if not found:
         if stage.binding.simulated:

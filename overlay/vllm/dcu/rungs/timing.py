@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from vllm.dcu.ladder import Measure
 
-__all__ = ["Speed", "compare_speed", "copy_bandwidth", "measure"]
+__all__ = ["Speed", "compare_speed", "copy_bandwidth", "measure", "read_bandwidth"]
 
 _COLD_BYTES = 1 << 30
 """Bytes of weights between two uses of the same one: far more than any L2."""
@@ -64,12 +64,24 @@ def compare_speed(
 
 
 def copy_bandwidth(device: str, rounds: int = _ROUNDS) -> Measure:
-    """GB/s of a device-to-device copy, read and write counted: the ceiling that a share is stated of."""
-    count = (1 << 28) if device != "cpu" else (1 << 24)
+    """GB/s of a copy by a kernel on the device, read and write counted: the ceiling that a share is stated of."""
+    source, target = _buffers(device)
+    # An addition and not `copy_`: that would be a copy engine's figure on some devices, which no kernel is bound by.
+    timed = _round(lambda: torch.add(source, 1.0, out=target), device)
+    return measure([2 * source.nbytes / timed() / 1e3 for _ in range(rounds)], "GB/s", "higher")
+
+
+def read_bandwidth(device: str, rounds: int = _ROUNDS) -> Measure:
+    """GB/s of a sum on the device: a product of a matrix and a vector reads, and hardly writes."""
+    source, _ = _buffers(device)
+    timed = _round(lambda: torch.sum(source), device)
+    return measure([source.nbytes / timed() / 1e3 for _ in range(rounds)], "GB/s", "higher")
+
+
+def _buffers(device: str) -> tuple[torch.Tensor, torch.Tensor]:
+    count = (1 << 28) if device != "cpu" else (1 << 22)
     source = torch.ones(count, dtype=torch.float32, device=device)
-    target = torch.empty_like(source)
-    timed = _round(lambda: target.copy_(source), device)
-    return measure([2 * count * 4 / timed() / 1e3 for _ in range(rounds)], "GB/s", "higher")
+    return source, torch.empty_like(source)
 
 
 def _round(function: Callable[[], object], device: str) -> Callable[[], float]:
