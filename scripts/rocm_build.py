@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from scripts import archs, doctor_rocm, dtk, errors, memory, programs, versions
-from scripts.files import atomic_write, new_folder, say, sha256_of
+from scripts.files import HELD, atomic_write, new_folder, say, sha256_of
 from scripts.interpreter import Facts
 from scripts.overlay import overlay_module
 from scripts.paths import BUILD, OFFLINE, TREE, shown
@@ -267,8 +267,9 @@ def run_ninja(p: Plan, targets: Sequence[str]) -> None:
     with p.log.open("a", encoding="utf-8") as log:
         log.write(shlex.join(argv) + "\n")
         with subprocess.Popen(
-            argv, env=p.env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
-        ) as process:
+            argv, env=p.env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
+            pass_fds=tuple(HELD),  # a ninja whose parent was killed keeps the lock: two in one folder delete each other's objects
+        ) as process:  # fmt: skip
             assert process.stdout is not None
             for line in process.stdout:
                 log.write(line)

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from scripts import archs, dtk, errors, rocm_build, rocm_check
+from scripts.files import hold
 from scripts.interpreter import Facts, facts
 from scripts.wheel import DEFAULT_EPOCH, Entry, write_wheel
 from tests.machine import program
@@ -83,6 +84,17 @@ def test_each_finished_step_is_said(plan: rocm_build.Plan, capsys: pytest.Captur
     ninja(plan, "noise\n[1/2] Building HIP object a\n[2/2] Linking b", 0)
     rocm_build.run_ninja(plan, ["_C"])
     assert capsys.readouterr().err.splitlines() == ["[1/2] Building HIP object a", "[2/2] Linking b"]
+
+
+def test_an_orphaned_ninja_keeps_the_lock_of_the_build(plan: rocm_build.Plan, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Two ninjas in one folder delete each other's objects; the lock lives as long as any process holds its descriptor."""
+    program(plan.ninja, '#!/bin/sh\nfor fd in /proc/$$/fd/*; do echo "[1/1] $(readlink $fd)"; done\n')
+    lock = tmp_path / "the.lock"
+    with hold(lock, "test"):
+        rocm_build.run_ninja(plan, ["_C"])
+    assert f"[1/1] {lock}" in capsys.readouterr().err.splitlines()
+    rocm_build.run_ninja(plan, ["_C"])
+    assert f"[1/1] {lock}" not in capsys.readouterr().err.splitlines()
 
 
 def commands(plan: rocm_build.Plan, *asked: str) -> None:
