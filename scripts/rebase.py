@@ -49,6 +49,7 @@ def main(argv: Sequence[str]) -> int:
             )
         finished = go_on(pin, patches, state or RunState(run, args.version))
         rebaseresult.finish(repository(), pin, patches, finished, args.version, args.checkout, args.adopt)
+        discard()  # last: a run that is killed before has its resolutions still
     return 0
 
 
@@ -61,7 +62,6 @@ def go_on(pin: Pin, patches: Sequence[Patch], state: RunState) -> Walk:
     repo = repository()
     done = walk(repo, pin, patches, state.target, state.resolutions, fetch, _tell)
     if done.stop is None:
-        discard()
         return done
     stop = done.stop
     same = state.stop == stop.key and state.tree == stop.tree and WORK.is_dir()

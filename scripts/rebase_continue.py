@@ -9,7 +9,7 @@ from scripts import errors, rebaseresult
 from scripts.files import hold
 from scripts.pin import read_pin
 from scripts.rebase import go_on
-from scripts.rebasestate import LOCK, RunState, read_state, repository, taken, write_state
+from scripts.rebasestate import LOCK, RunState, discard, read_state, repository, taken, write_state
 from scripts.series import load
 from scripts.stepping import run_id
 
@@ -39,4 +39,5 @@ def main(argv: Sequence[str]) -> int:
             write_state(state)
         finished = go_on(pin, patches, state)
         rebaseresult.finish(repository(), pin, patches, finished, state.target, None, args.adopt)
+        discard()
     return 0

@@ -243,7 +243,13 @@ def test_killed_anywhere_the_same_command_completes_with_the_same_result(tmp_pat
 
 
 @pytest.mark.parametrize(
-    ("module", "name", "nth"), [("rebase_continue", "write_state", 1), ("rebase", "walk", 1), ("rebase", "discard", 1)]
+    ("module", "name", "nth"),
+    [
+        ("rebase_continue", "write_state", 1),
+        ("rebase", "walk", 1),
+        ("rebaseresult", "overlay_commit", 1),
+        ("rebase_continue", "discard", 1),
+    ],
 )
 def test_killed_while_going_on_no_correction_is_lost(tmp_path: Path, module: str, name: str, nth: int) -> None:
     """C59."""
@@ -326,6 +332,18 @@ def test_taking_over_makes_two_commits_and_the_series_is_then_stable(tmp_path: P
     refreshed = p.run("refresh")
     assert refreshed.returncode == 0, refreshed.stderr
     assert git("status", "--porcelain") == ""
+
+
+def test_there_and_back_gives_the_same_bytes(tmp_path: Path) -> None:
+    p = project(tmp_path, v1_1_0={GATE: lines((18, "eighteen\n"))}, v1_2_0={GATE: lines((18, "eighteen\n"), (40, "forty\n"))})
+    before = {q.name: q.read_bytes() for q in (p.root / "patches").glob("*.patch")}
+    assert p.run("rebase", "1.2.0").returncode == 0
+    result = p.root / "build/rebase/1.2.0"
+    for name in before:
+        (p.root / "patches" / name).write_bytes((result / "patches" / name).read_bytes())
+    (p.root / "upstream.toml").write_bytes((result / "upstream.toml").read_bytes())
+    assert p.run("rebase", "1.0.0").returncode == 0
+    assert {q.name: q.read_bytes() for q in (p.root / "build/rebase/1.0.0/patches").glob("*.patch")} == before
 
 
 def test_a_given_tree_is_carried_onto_and_only_read(tmp_path: Path) -> None:
