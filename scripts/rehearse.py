@@ -20,6 +20,7 @@ from scripts.files import atomic_write, new_folder, remove_tree, say, sha256_of
 from scripts.models import KINDS
 from scripts.paths import BUILD, ROOT, TREE, shown
 from scripts.rehearsal import drive, report
+from scripts.rehearsal.climb import as_climb
 from scripts.rehearsal.records import CAPABILITY, Run
 from scripts.serve import model_folder, serving
 
@@ -148,11 +149,12 @@ def rehearse(scenes: Sequence[Scene], python: Path) -> list[Run]:
 
 
 def write_report(runs: Sequence[Run], name: str = "report") -> list[report.Judged]:
-    """Judge the runs and write build/rehearsal/NAME.md and NAME.json."""
+    """Judge the runs and write build/rehearsal/NAME.md and NAME.json, and the same as a climb of `verify`'s rungs."""
     found = report.judge(runs)
     date = datetime.now(timezone.utc).date().isoformat()
     atomic_write(FOLDER / f"{name}.json", report.as_json(found, runs, date).encode())
     atomic_write(FOLDER / f"{name}.md", report.as_markdown(found, runs, date).encode())
+    as_climb(found, runs, FOLDER / f"{name}-climb")
     return found
 
 

@@ -108,6 +108,8 @@ def test_a_baseline_lists_what_does_not_pass_any_more(tmp_path: Path) -> None:
         (("--shape", "5120"), 2, "is not M,K"),
         (("--capability", "wvsplitk-gfx936"), 2, "is no positive record"),
         (("--", "--max-model-len", "64"), 2, "give one"),
+        (("--load", "128", "--rung", "V0"), 2, "at least 1"),
+        (("--rounds", "0", "--rung", "V0"), 2, "at least 1"),
         (("--rung", "V9", "--folder", "x"), 1, "there is no rung V9"),
         (("--baseline", "none.json"), 1, "cannot be read"),
     ],

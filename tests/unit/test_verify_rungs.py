@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from vllm.dcu.evidence import Entry, add, entry_of, read_store
@@ -13,7 +15,7 @@ from vllm.dcu.kernels import LLMM1
 from vllm.dcu.ladder import Climb, Figure, Measure, Outcome, Result, Step, Trial, failed, not_run, passed
 from vllm.dcu.record import Contract, RecordError, Verdict
 from vllm.dcu.rungs import endtoend, model
-from vllm.dcu.rungs.children import ModelRun, environment, hits_in
+from vllm.dcu.rungs.children import ChildError, ModelRun, environment, hits_in
 from vllm.dcu.rungs.endtoend import Load
 from vllm.dcu.rungs.stage import ModelPlan, Stage, Subject, subject_of
 from vllm.dcu.site import State, status_of
@@ -164,6 +166,26 @@ def test_v7_of_a_simulation_is_not_green_whatever_its_times(monkeypatch: pytest.
 def test_v7_between_two_equal_sides_fails(monkeypatch: pytest.MonkeyPatch, trial: Trial, tmp_path: Path, hits: dict[str, float]) -> None:
     monkeypatch.setattr(endtoend, "_leg", lambda stage, trial, folder, load, name, number: leg(50.0, hits[name]))
     assert endtoend.end_to_end(HARDWARE, trial, tmp_path, Load(rounds=2)).outcome is Outcome.FAILED
+
+
+@pytest.mark.parametrize("counts", [{"failed": 1, "completed": 1}, {"failed": 0, "completed": 1}])
+def test_v7_with_failed_requests_is_no_measurement(
+    monkeypatch: pytest.MonkeyPatch, trial: Trial, tmp_path: Path, counts: dict[str, int]
+) -> None:
+    """Seen: a prompt a token too long for the model halves the load, and the leg looks fast."""
+
+    @contextlib.contextmanager
+    def server(*args: object) -> Iterator[SimpleNamespace]:
+        yield SimpleNamespace(process=SimpleNamespace(pid=1), stop=lambda: 0)
+
+    def bench(stage: Stage, server: object, load: Load, home: Path, log: Path) -> None:
+        times = {"median_ttft_ms": 1.0, "median_tpot_ms": 1.0, "output_throughput": 1.0}
+        (home / "bench.json").write_text(json.dumps({**times, **counts}))
+
+    monkeypatch.setattr(endtoend, "serving", server)
+    monkeypatch.setattr(endtoend, "_bench", bench)
+    with pytest.raises(ChildError, match="requests of a leg failed"):
+        endtoend.end_to_end(HARDWARE, trial, tmp_path, Load(prompts=2))
 
 
 @pytest.mark.parametrize("stage", [replace(HARDWARE, plan=None), replace(HARDWARE, no_device="no DCU here")])

@@ -12,11 +12,13 @@ import argparse
 import importlib.util
 import json
 import re
+import signal
 import sys
 import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import NoReturn
 
 from vllm.dcu.binding import observe_binding
 from vllm.dcu.catalog import CATALOG, records_by_id
@@ -55,6 +57,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--tokens", type=int, default=16, help="of a short request (default: %(default)s)")
     parser.add_argument("--rounds", type=int, default=3, help="of V7: legs of on and of off each (default: %(default)s)")
     parser.add_argument("--prompts", type=int, default=16, help="requests of one leg of V7 (default: %(default)s)")
+    parser.add_argument("--load", default="128,128", metavar="IN,OUT", help="tokens of one request of V7 (default: %(default)s)")
     parser.add_argument("--rung", action="append", default=[], metavar="ID", help="climb only this one; may be given again")
     parser.add_argument("--resume", action="store_true", help="go on with the climb in --folder")
     parser.add_argument("--folder", type=Path, help="where report, raw output and state go (default: a new one here)")
@@ -79,11 +82,19 @@ def main(argv: Sequence[str]) -> int:
         parser.error("--resume needs --folder, the one of the climb to go on with")
     if serve and args.model is None:
         parser.error("arguments after `--` are those that --model is served with: give one")
+    # Told to end, it ends the server that it started as well.
+    before = signal.signal(signal.SIGTERM, _terminated)
     try:
         return _main(args, tuple(serve), parser)
     except (EvidenceError, LadderError, ReportError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _terminated(number: int, frame: object) -> NoReturn:
+    raise SystemExit(128 + number)
 
 
 def _main(args: argparse.Namespace, serve: tuple[str, ...], parser: argparse.ArgumentParser) -> int:
@@ -100,7 +111,7 @@ def _main(args: argparse.Namespace, serve: tuple[str, ...], parser: argparse.Arg
     folder = args.folder or Path(f"verify-{subject.id}-{time.strftime('%Y%m%d-%H%M%S')}")
     # A simulation does not write into the site's file by itself.
     kept = args.evidence or (None if stage.binding.simulated else store)
-    found, notes = verify(stage, folder, Load(args.rounds, args.prompts), args.rung, args.resume, kept)
+    found, notes = verify(stage, folder, _load(args, parser), args.rung, args.resume, kept)
     worse = compare(baseline, found) if baseline else ()
     notes += [f"Worse than {args.baseline}: {w.rung}: {w.what}" for w in worse]
     path = write_report(found, folder, notes, write_plots(found, folder))
@@ -109,6 +120,13 @@ def _main(args: argparse.Namespace, serve: tuple[str, ...], parser: argparse.Arg
     else:
         print("\n".join(["", *notes, f"report: {path}"]))
     return _code(found, args.rung, bool(worse))
+
+
+def _load(args: argparse.Namespace, parser: argparse.ArgumentParser) -> Load:
+    parts = re.fullmatch(r"(\d+),(\d+)", args.load)
+    if parts is None or min(args.rounds, args.prompts, int(parts[1]), int(parts[2])) < 1:
+        parser.error("--rounds, --prompts and both numbers of --load IN,OUT are at least 1")
+    return Load(args.rounds, args.prompts, int(parts[1]), int(parts[2]))
 
 
 def _code(found: Climb, asked: Sequence[str], worse: bool) -> int:

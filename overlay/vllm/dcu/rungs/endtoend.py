@@ -72,6 +72,11 @@ def _leg(stage: Stage, trial: Trial, folder: Path, load: Load, name: str, number
         server.stop()
     result = json.loads((home / "bench.json").read_text(encoding="utf-8"))
     trial.keep(f"bench-{name}-{number}.json", json.dumps(result, indent=1))
+    if result["failed"] or result["completed"] != load.prompts:
+        raise ChildError(
+            f"{result['failed']} of {load.prompts} requests of a leg failed (see {trial.raw}/bench-{name}-{number}.log): "
+            "their times are not those of this load; do --load's tokens fit the model's maximum length?"
+        )
     found = {key: float(result[source]) for key, (source, _, _) in _KEYS.items()}
     return {**found, **memory, "completed": float(result["completed"]), "hits": float(hits_in(home / "stats", stage.subject.id))}
 

@@ -1,0 +1,70 @@
+"""A rehearsal in the words of `verify`: the same rungs, engine, report and evidence format (`overlay/vllm/dcu/ladder.py`).
+
+What differs is where a rung ran and what it may open: the binding says what is simulated, so that nothing of it counts on hardware.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from scripts.paths import ROOT
+from scripts.rehearsal.records import CAPABILITY, Run
+from scripts.rehearsal.report import BORDER, ONLY_HARDWARE, Judged
+
+if str(ROOT / "overlay") not in sys.path:
+    sys.path.append(str(ROOT / "overlay"))
+
+from vllm.dcu.binding import Binding
+from vllm.dcu.evidence import RUNG_IDS
+from vllm.dcu.ladder import Climb, Figure, Result, Rung, Trial, climb, failed, not_run, passed
+from vllm.dcu.record import Toolchain
+from vllm.dcu.report import write_report
+
+__all__ = ["as_climb"]
+
+_TITLES = {"V2": "the kernel's source on the host", "V3": "tokens and log probabilities", "V4": "hits", "V5": "the server"}
+
+
+def as_climb(found: Sequence[Judged], runs: Sequence[Run], folder: Path) -> Climb:
+    """Climb `verify`'s rungs with the checks of a rehearsal; `report.md` and `report.json` in `folder`, which is made anew."""
+    shutil.rmtree(folder, ignore_errors=True)
+    version = runs[0].version if runs else ""
+    binding = Binding(
+        device="",
+        arch="gfx936",
+        toolchain=Toolchain(torch="", hip="", vllm=version),
+        hip_runtime="",
+        dtk="",
+        build=version,
+        extension="",
+        driver="",
+        simulated="a rehearsal, the device simulated on the CPU",
+    )
+    rungs = [
+        Rung(ident, _TITLES.get(ident, "only on hardware"), proves, BORDER, _run(ident, proves, found))
+        for ident, proves in RUNG_IDS.items()
+    ]
+    made = climb(rungs, tool="rehearse", subject=CAPABILITY, binding=binding, folder=folder)
+    write_report(made, folder, [f"Only hardware can show {item}." for item in ONLY_HARDWARE])
+    return made
+
+
+def _run(ident: str, proves: str, found: Sequence[Judged]) -> Callable[[Trial], Result]:
+    mine = [row for row in found if row.rung == proves] if ident != "V2S" else []
+
+    def run(trial: Trial) -> Result:
+        ran = [row for row in mine if not row.figures.startswith("not run")]
+        figures: dict[str, Figure] = {"checks": len(ran)}
+        for row in ran:
+            figures[f"{row.run}: {row.claim}"] = "; ".join(row.problems) or row.figures or "holds"
+        broken = [f"{row.run}: {row.problems[0]}" for row in ran if row.problems]
+        if broken:
+            return failed(f"{len(broken)} of {len(ran)} checks failed, first {broken[0]}", figures)
+        if not ran:
+            return not_run("a rehearsal has no such check; only hardware, or `verify`, shows it")
+        return passed(figures)
+
+    return run
