@@ -20,10 +20,11 @@ from tests.runtime.gate_table import FAILING, TABLE, Case, check, same, w_, x_
 SOURCE = Path(gate.__file__)
 
 EQUIVALENT = {
+    "_refusal: shape != slot.x_shape: always": "what is asked inside holds for [N, K] too",
     "rocm_unquantized_gemm_dcu: out if x.dim() == 2 else out.view(*x.shape[:-1], slot.m): never": "viewing [1, M] as [1, M] is no change",
     "rocm_unquantized_gemm_dcu: x if x.dim() == 2 else x.view(slot.rows, slot.k): never": "viewing [1, K] as [1, K] is no change",
 }
-"""Planted changes that change nothing, each with the reason: both are shortcuts that save a view."""
+"""Planted changes that change nothing, each with the reason: all are shortcuts."""
 
 
 @pytest.mark.parametrize("case", TABLE + FAILING, ids=lambda case: case.name)
@@ -51,10 +52,27 @@ def behaves(module: ModuleType) -> None:
     counts = built.tally.snapshot()
     assert tallied(counts) == {"hit": 3, "rows": 3, "no-record": 9}
     assert {(c.key.rows, c.key.m, c.key.k, c.value) for c in counts if c.key.record is None} == {("1", K, M, 3), ("other", K, M, 6)}
+    doubt_is_generic(module)
     closed_stays_closed(module)
     raises_once(module)
     counts_without_room(module)
     reports_a_frequent_miss_once(module)
+
+
+class Odd(torch.Tensor):
+    """A tensor that cannot say how it is laid out."""
+
+    def is_contiguous(self, *args: object, **kwargs: object) -> bool:
+        raise RuntimeError("it depends")
+
+
+def doubt_is_generic(module: ModuleType) -> None:
+    """A condition that cannot be read is no exception: it is `F.linear`."""
+    native = Native()
+    built = module.build(context(native), (SMALL,))
+    assert same(built.gemm(x_(1, K).as_subclass(Odd), w_()).as_subclass(torch.Tensor), torch.nn.functional.linear(x_(1, K), w_()))
+    assert native.calls == []
+    assert tallied(built.tally.snapshot()) == {"undecidable": 1}
 
 
 def closed_stays_closed(module: ModuleType) -> None:

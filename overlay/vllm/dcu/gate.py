@@ -109,7 +109,7 @@ def build(context: Context, records: tuple[Record, ...] = CATALOG) -> ActiveGate
     return ActiveGate(context, standing, tally, _make_gemm(context.device_type, tally, slots, opener))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class _Slot:
     """What was decided for one (dtype, shape). Without a `native` op every call is a miss, in `base` (N=1) or `base + 1`."""
 
@@ -121,6 +121,7 @@ class _Slot:
     rows: int = 1
     alignment: int = 16
     args: tuple[int, ...] = ()
+    x_shape: tuple[int, int] = (1, -1)
 
 
 @dataclass(frozen=True)
@@ -174,6 +175,7 @@ class _Opener:
             record.contract.n,
             record.contract.alignment,
             tuple(record.contract.args.values()),
+            (record.contract.n, k),
         )
 
 
@@ -181,18 +183,19 @@ def _refusal(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, s
     """The index in CALL_REASONS of the first condition that this call does not meet, or _FITS."""
     if bias is not None:
         return _BIAS
-    if x.numel() != slot.rows * slot.k:
-        return _ROWS
-    if x.shape[-1] != slot.k:
-        return _INNER
+    shape = x.shape
+    if shape != slot.x_shape:
+        # Not [N, K], but any number of dimensions will do.
+        if x.numel() != slot.rows * slot.k:
+            return _ROWS
+        if shape[-1] != slot.k:
+            return _INNER
     if x.dtype is not weight.dtype:
         return _DTYPE
-    if x.layout is not torch.strided or weight.layout is not torch.strided:
-        return _LAYOUT
     if not x.is_contiguous():
-        return _X_STRIDES
+        return _X_STRIDES if x.layout is torch.strided else _LAYOUT
     if not weight.is_contiguous():
-        return _W_STRIDES
+        return _W_STRIDES if weight.layout is torch.strided else _LAYOUT
     if x.data_ptr() % slot.alignment:
         return _X_ALIGN
     if weight.data_ptr() % slot.alignment:
