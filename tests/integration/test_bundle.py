@@ -13,6 +13,7 @@ import pytest
 
 from scripts import bundle, errors
 from scripts.pin import read_pin
+from tests.support import not_run
 
 HERE = f"{sys.version_info[0]}.{sys.version_info[1]}"
 
@@ -24,7 +25,10 @@ def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
         patch.setattr(bundle, "DIST", folder / "dist")
         (folder / "dist").mkdir()
         (folder / "dist" / "vllm-0-py3-none-any.whl").write_bytes(b"a finished wheel")
-        return bundle.make_bundle(folder / "bundle.tar", [HERE])
+        try:
+            return bundle.make_bundle(folder / "bundle.tar", [HERE])
+        except errors.NoNetwork as error:
+            not_run(f"a bundle is made where there is a network: {error.what}")
 
 
 @pytest.fixture(scope="module")
