@@ -149,7 +149,7 @@ def as_json(found: Sequence[Judged], runs: Sequence[Run], date: str) -> str:
         "machine": f"{platform.system()} {platform.machine()}",
         "only_hardware": list(ONLY_HARDWARE),
         "checks": [
-            {"rung": row.rung, "run": row.run, "claim": row.claim, "ok": not row.problems, "problems": list(row.problems), "figures": row.figures}
+            {"rung": row.rung, "run": row.run, "claim": row.claim, "ok": not row.problems and not row.figures.startswith("not run"), "problems": list(row.problems), "figures": row.figures}
             for row in found
         ],
         "evidence": evidence(found, runs, date),
@@ -161,10 +161,11 @@ def as_json(found: Sequence[Judged], runs: Sequence[Run], date: str) -> str:
 def as_markdown(found: Sequence[Judged], runs: Sequence[Run], date: str) -> str:
     """The report for people."""
     bad = sum(1 for row in found if row.problems)
+    left_out = sum(1 for row in found if row.figures.startswith("not run"))
     lines = [
         "# Rehearsal",
         "",
-        f"{date}. {len(found)} checks in {len(runs)} servers, {bad} failed. Border: {BORDER}",
+        f"{date}. {len(found)} checks in {len(runs)} servers, {bad} failed, {left_out} not run. Border: {BORDER}",
         "",
         "| server | variant | model | layers | mode | vLLM | healthy after, s | ended by |",
         "|---|---|---|---|---|---|---|---|",
