@@ -13,7 +13,7 @@ from vllm.dcu.binding import Binding
 from vllm.dcu.kernels import LLMM1
 from vllm.dcu.ladder import Outcome, Result, Trial
 from vllm.dcu.record import Contract, Toolchain
-from vllm.dcu.rungs import cases, numbers
+from vllm.dcu.rungs import cases, numbers, timing
 from vllm.dcu.rungs.stage import Stage, Subject
 
 from scripts.paths import TREE
@@ -161,3 +161,48 @@ def test_the_reference_is_an_exact_sum_for_integers() -> None:
     exact, size = cases.float64(weight, x)
     assert exact.tolist() == [-8.0, -16.0, -24.0]
     assert size.tolist() == [20.0, 60.0, 100.0]
+
+
+def timed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kernel: list[float], generic: list[float]) -> Result:
+    """V2S where the device took these microseconds."""
+    speed = timing.Speed(timing.measure(kernel), timing.measure(generic), tuple(zip(kernel, generic, strict=True)), 4)
+    monkeypatch.setattr(numbers, "compare_speed", lambda *args: speed)
+    stage = Stage(BINDING, SUBJECT, "cuda", linear, None, None)
+    return numbers.right_speed(stage, Trial(BINDING, tmp_path / "raw", lambda line: None))
+
+
+def test_v2s_passes_a_kernel_that_is_faster_beyond_the_noise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    result = timed(tmp_path, monkeypatch, [361, 360, 362], [498, 497, 500])
+    assert result.outcome is Outcome.PASSED
+    assert float(str(result.figures["ratio"])) == pytest.approx(498 / 361)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "generic"),
+    [
+        ([68.8, 68.7, 68.9], [50.1, 50.0, 50.2]),  # slower
+        ([100.0, 99.0, 101.0], [102.0, 101.5, 102.5]),  # faster by less than the margin
+        ([100.0, 90.0, 125.0], [120.0, 110.0, 130.0]),  # faster in the median, and the ranges touch
+    ],
+)
+def test_v2s_refuses_what_is_no_gain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kernel: list[float], generic: list[float]) -> None:
+    assert timed(tmp_path, monkeypatch, kernel, generic).outcome is Outcome.FAILED
+
+
+def test_a_measure_leaves_out_one_interrupt_of_many_values() -> None:
+    found = timing.measure([1.0] * 14 + [50.0])
+    assert (found.median, found.low, found.high, found.runs) == (1.0, 1.0, 1.0, 15)
+    assert timing.measure([1.0, 50.0]).high == 50.0
+
+
+def test_rounds_are_interleaved_and_weights_rotated() -> None:
+    calls: list[int] = []
+
+    def native(weight: torch.Tensor, x: torch.Tensor, rows: int) -> torch.Tensor:
+        calls.append(weight.data_ptr())
+        return linear(weight, x, rows)
+
+    speed = timing.compare_speed(native, (4,), "bfloat16", 1024, 8192, "cpu", rounds=2)
+    assert speed.copies == 64
+    assert len(set(calls)) == speed.copies
+    assert len(calls) == speed.copies * 3  # one to warm up, two rounds
