@@ -10,6 +10,7 @@ import hashlib
 import json
 import subprocess
 import sys
+import sysconfig
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,6 +55,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Site:
         bench = bench_of()
     except errors.NotRun as error:
         not_run(error.what.removeprefix("not run: "))
+    if not (Path(sysconfig.get_path("include")) / "Python.h").is_file():
+        not_run("this Python has no headers (Python.h), which the extension includes")
     root = tmp_path_factory.mktemp("rocm")
     fake = make(root, bench.toolchain, bench.torch_include.parent)
     (root / "clone").mkdir()
