@@ -81,6 +81,7 @@ class Command:
 
 
 def environment(toolchain: Toolchain, archs: str | None) -> dict[str, str]:
+    """The environment CMake and ninja run in: the private toolchain, and `archs` as PYTORCH_ROCM_ARCH (None: unset)."""
     env = {key: value for key, value in os.environ.items() if key not in ("PYTORCH_ROCM_ARCH", "HIPCXX", "HIPFLAGS", "CXXFLAGS")}
     stub = AUDIT / "no-triton-kernels"
     stub.mkdir(parents=True, exist_ok=True)
@@ -94,20 +95,29 @@ def environment(toolchain: Toolchain, archs: str | None) -> dict[str, str]:
     return env if archs is None else {**env, "PYTORCH_ROCM_ARCH": archs}
 
 
-def configure_argv(bench: Bench, tree: Path, folder: Path, stand_in: str) -> list[str]:
+def configure_argv(bench: Bench, tree: Path, folder: Path, stand_in: str, comparable: bool = False) -> list[str]:
+    """CMake's command line. `comparable`: objects of two build folders are to be the same bytes where their inputs are."""
     toolchain = bench.toolchain
     # Paths that assert() and TORCH_LIBRARY write into the objects must not tell two build folders apart.
     same = f"-ffile-prefix-map={folder}=/build -ffile-prefix-map={tree}=/source"
+    cxx = same
+    if comparable:
+        same += " -fuse-cuid=none"  # clang names a symbol after a hash of the paths
     hip = f"--rocm-path={toolchain.rocm} --rocm-device-lib-path={toolchain.device_libs} -Wl,--allow-shlib-undefined {same}"
     argv = [
         "cmake", "-G", "Ninja", "-S", str(tree), "-B", str(folder), "-DVLLM_TARGET_DEVICE=rocm", "-DHIP_FOUND=ON",
         f"-DVLLM_PYTHON_EXECUTABLE={bench.python}", "-DCMAKE_BUILD_TYPE=Release", "-DCMAKE_EXPORT_COMPILE_COMMANDS=ON",
         f"-DCMAKE_HIP_COMPILER={toolchain.tool('clang++')}", f"-DCMAKE_HIP_COMPILER_ROCM_ROOT={toolchain.rocm}",
-        f"-DCMAKE_HIP_FLAGS={hip}", f"-DCMAKE_CXX_FLAGS={same}", f"-DFETCHCONTENT_BASE_DIR={folder / 'deps'}",
+        f"-DCMAKE_HIP_FLAGS={hip}", f"-DCMAKE_CXX_FLAGS={cxx}", f"-DFETCHCONTENT_BASE_DIR={folder / 'deps'}",
         f"-DTorch_DIR={_TORCH}", f"-DAUDIT_TORCH_VERSION={bench.torch_version}",
         f"-DAUDIT_TORCH_INCLUDE={bench.torch_include}", f"-DAUDIT_HIP_INCLUDE={toolchain.rocm / 'include'}",
     ]  # fmt: skip
     return argv + ([f"-DVLLM_DCU_STAND_IN={stand_in}"] if stand_in else [])
+
+
+def _comparable(archs: str, stand_in: str) -> bool:
+    """A list without a DCU: its objects are held against upstream's."""
+    return not stand_in and "gfx936" not in archs
 
 
 def _inputs(bench: Bench, tree: Path) -> str:
@@ -125,7 +135,7 @@ def configure(bench: Bench, tree: Path, archs: str, stand_in: str = "") -> Confi
     Raises:
         errors.CheckFailed: CMake refused; the message holds its first error.
     """
-    argv = configure_argv(bench, tree, Path("BUILD"), stand_in)
+    argv = configure_argv(bench, tree, Path("BUILD"), stand_in, _comparable(archs, stand_in))
     key = hashlib.sha256(f"{_inputs(bench, tree)} {archs} {shlex.join(argv)}".encode()).hexdigest()[:12]
     label = archs.replace(";", "+") + (f"-as-{stand_in}" if stand_in else "")
     folder = AUDIT / f"{label}.{key}"
@@ -156,7 +166,7 @@ def _cmake(
     bench: Bench, tree: Path, folder: Path, archs: str | None, stand_in: str, extra: Sequence[str] = ()
 ) -> subprocess.CompletedProcess[str]:
     env = environment(bench.toolchain, archs)
-    argv = [*configure_argv(bench, tree, folder, stand_in), *extra]
+    argv = [*configure_argv(bench, tree, folder, stand_in, _comparable(archs or "", stand_in)), *extra]
     result = subprocess.run(argv, env=env, capture_output=True, text=True, check=False)
     (folder / "cmake.log").write_text(shlex.join(argv) + "\n" + result.stdout + result.stderr, encoding="utf-8")
     return result
