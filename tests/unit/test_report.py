@@ -71,6 +71,7 @@ def suites_say(monkeypatch, capsys, strict: bool, **row) -> tuple[int, str]:
     data = {"suite": "unit", "code": 0, "passed": 3, "failed": 0, "not_run": (), **row}
     monkeypatch.setattr(test, "_run", lambda suite, extra: test._Outcome(**{**data, "suite": suite}))
     monkeypatch.setitem(cli.VERBS, "test", ("test", False))
+    monkeypatch.delenv("STRICT", raising=False)  # of the run that runs this test
     code = cli.run(["test", "--suite", "unit", *(["--strict"] if strict else [])])
     return code, "".join(capsys.readouterr())
 
