@@ -143,3 +143,17 @@ def test_bench_writes_its_table_csv_json_and_plot(tmp_path: Path, stand_in: Path
 
 def test_bench_without_a_dcu_says_not_run(tmp_path: Path) -> None:
     assert "not run: there is no DCU in this process" in run(tmp_path, "--shape", "64,512", verb="bench", code=1)
+
+
+def test_a_climb_that_is_told_to_end_goes_on_where_it_was(tmp_path: Path) -> None:
+    """SIGTERM arrives inside V2: exit 143, V0 is kept, V2 is not; the same command with --resume finishes."""
+    path = tmp_path / "stand_in.py"
+    path.write_text("import os, pathlib\n" + STAND_IN.format(change=' if not pathlib.Path("die").exists() else os.kill(os.getpid(), 15)'))
+    (tmp_path / "die").touch()
+    argv = ("--shape", "128,512", "--stand-in", str(path), "--folder", "climb", "--rung", "V0", "--rung", "V2")
+    run(tmp_path, *argv, code=143)
+    assert not (tmp_path / "climb" / "rungs" / "V2.json").exists()
+    (tmp_path / "die").unlink()
+    out = run(tmp_path, *argv, "--resume", code=0)
+    assert "V0 passed (resumed)" in out
+    assert verdicts(tmp_path / "climb" / "report.json")["V2"] == "passed"
