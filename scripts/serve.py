@@ -173,6 +173,7 @@ def server_environment(python: Path, cache: Path, extra: Mapping[str, str]) -> d
         "PATH": path,
         "LD_PRELOAD": preload(python),
         "VLLM_CACHE_ROOT": str(cache),
+        "VLLM_CONFIG_ROOT": str(cache / "config"),  # no evidence of this machine's decides what a server opens
         "VLLM_CPU_KVCACHE_SPACE": "1",
         "VLLM_NO_USAGE_STATS": "1",
         "DO_NOT_TRACK": "1",
