@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from pathlib import Path
 
 import pytest
@@ -79,10 +80,54 @@ def test_a_binding_is_read_from_what_runs(tmp_path: Path, monkeypatch: pytest.Mo
     assert observe_binding("gfx936", TOOLS, extension=tmp_path / "_rocm_C.so").hip_runtime != found.hip_runtime
 
 
-def test_the_hip_library_is_the_one_that_the_kernel_names(monkeypatch: pytest.MonkeyPatch) -> None:
-    maps = "7f00-7f01 r-xp 00000000 08:01 1 /usr/lib/libc.so.6\n7f02-7f03 r-xp 00000000 08:01 2 /opt/dtk/hip/lib/libamdhip64.so.6.2 (deleted)\n"
-    monkeypatch.setattr(Path, "read_text", lambda self, **_: maps.replace(" (deleted)", ""))
-    assert binding._hip_library() == Path("/opt/dtk/hip/lib/libamdhip64.so.6.2")
+@pytest.mark.parametrize(
+    ("mapped", "found"),
+    [
+        (["/usr/lib/libc.so.6", "/opt/dtk/hip/lib/libgalaxyhip.so.5.2"], "/opt/dtk/hip/lib/libgalaxyhip.so.5.2"),
+        (["/opt/rocm/lib/libamdhip64.so.6.2"], "/opt/rocm/lib/libamdhip64.so.6.2"),
+        (["/opt/dtk/lib/libamdhip64.so.5", "/opt/dtk/hip/lib/libgalaxyhip.so.5"], "/opt/dtk/hip/lib/libgalaxyhip.so.5"),
+        (["/usr/lib/libc.so.6", "/opt/dtk/lib/libhipblas.so.0"], None),
+    ],
+)
+def test_the_hip_library_is_the_one_that_is_mapped(monkeypatch: pytest.MonkeyPatch, mapped: list[str], found: str | None) -> None:
+    """DTK's own runtime has a name of its own."""
+    maps = "7f00-7f01 rw-p 00000000 00:00 0 \n" + "".join(f"7f02-7f03 r-xp 00000000 08:01 2    {path}\n" for path in mapped)
+    monkeypatch.setattr(Path, "read_text", lambda self, **_: maps)
+    assert binding._hip_library() == (None if found is None else Path(found))
+
+
+def pci(root: Path, slot: str, vendor: str, kind: str, driver: str, **files: str) -> None:
+    """One PCI function with its bound driver, as sysfs shows them."""
+    function = root / "bus" / "pci" / "devices" / slot
+    function.mkdir(parents=True)
+    for name, text in {"vendor": vendor, "class": kind, "device": "0x6210"}.items():
+        (function / name).write_text(text + "\n")
+    module = root / "module" / driver
+    module.mkdir(parents=True, exist_ok=True)
+    for name, text in files.items():
+        (module / name).write_text(text + "\n")
+    bound = root / "bus" / "pci" / "drivers" / driver
+    bound.mkdir(parents=True, exist_ok=True)
+    (function / "driver").symlink_to(bound)
+
+
+def test_the_driver_is_the_one_that_is_bound_to_the_dcu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not a module that happens to be loaded, nor the driver of the vendor's other functions (USB, bridges)."""
+    monkeypatch.setattr(binding, "_SYS", tmp_path)
+    pci(tmp_path, "0000:01:00.0", "0x1d94", "0x0c0330", "xhci_hcd", version="1")
+    pci(tmp_path, "0000:02:00.0", "0x1002", "0x030000", "amdgpu", version="6.8")
+    assert binding._driver() == ""
+    pci(tmp_path, "0000:03:00.0", "0x1d94", "0x0b4000", "hydcu", version="6.2.26")
+    pci(tmp_path, "0000:04:00.0", "0x1d94", "0x0b4000", "hydcu")
+    assert binding._driver() == "hydcu 6.2.26"
+    monkeypatch.setenv("VLLM_DCU_TEST_KFD_ROOT", str(tmp_path / "none"))
+    assert binding._device() == "1d94:6210"
+
+
+def test_a_driver_without_a_version_is_bound_by_its_kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(binding, "_SYS", tmp_path)
+    pci(tmp_path, "0000:03:00.0", "0x1d94", "0x0b4000", "hydcu")
+    assert binding._driver() == f"hydcu of kernel {os.uname().release}"
 
 
 def test_without_a_dcu_the_fields_that_bind_are_unknown() -> None:

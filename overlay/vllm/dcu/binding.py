@@ -20,9 +20,11 @@ from vllm.dcu.record import Toolchain
 
 __all__ = ["Binding", "differences", "dump_binding", "load_binding", "observe_binding"]
 
-_HIP_LIBRARY = "libamdhip64.so"
-_DRIVERS = ("hydcu", "hycu", "amdgpu")
-"""Kernel modules of a DCU; `/sys/module/<name>/version` or `srcversion` names the one that is loaded."""
+_HIP_LIBRARIES = ("libgalaxyhip.so", "libamdhip64.so")
+"""The HIP runtime as DTK ships it (with an ABI of its own, hashcat pull request 4758), and as ROCm names it."""
+_SYS = Path("/sys")
+_CLASSES = ("0x0b40", "0x0300", "0x0302", "0x0380", "0x1200")
+"""PCI classes that a DCU may have (0x0b40, a co-processor, was seen). The vendor's CPUs bring many functions of other classes."""
 
 
 @dataclass(frozen=True)
@@ -115,8 +117,21 @@ def observe_binding(arch: str, toolchain: Toolchain, simulated: str = "", extens
 def _device() -> str:
     from vllm.dcu import kfd
 
-    found = sorted({f"{node.vendor_id:04x}:{node.device_id:04x}" for node in kfd.gpu_nodes()})
-    return " ".join(found)
+    found = {f"{node.vendor_id:04x}:{node.device_id:04x}" for node in kfd.gpu_nodes()}
+    # A container may withhold the topology and still show the bus.
+    found = found or {f"{kfd.HYGON_VENDOR_ID:04x}:{_first_line(folder / 'device').removeprefix('0x')}" for folder in _functions()}
+    return " ".join(sorted(found))
+
+
+def _functions() -> list[Path]:
+    """The PCI functions of this machine's DCUs."""
+    from vllm.dcu import kfd
+
+    return [
+        file.parent
+        for file in sorted(_SYS.glob("bus/pci/devices/*/vendor"))
+        if _first_line(file) == f"0x{kfd.HYGON_VENDOR_ID:04x}" and _first_line(file.with_name("class")).startswith(_CLASSES)
+    ]
 
 
 def _hip_library() -> Path | None:
@@ -125,11 +140,8 @@ def _hip_library() -> Path | None:
         lines = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         return None
-    for line in lines:
-        path = line.split(maxsplit=5)[-1]
-        if path.startswith("/") and Path(path).name.startswith(_HIP_LIBRARY):
-            return Path(path)
-    return None
+    mapped = dict.fromkeys(Path(line.split(maxsplit=5)[-1]) for line in lines if " /" in line)
+    return next((path for name in _HIP_LIBRARIES for path in mapped if path.name.startswith(name)), None)
 
 
 def _dtk(library: Path | None) -> str:
@@ -142,12 +154,16 @@ def _dtk(library: Path | None) -> str:
 
 
 def _driver() -> str:
-    for name in _DRIVERS:
-        for file in ("version", "srcversion"):
-            text = _first_line(Path("/sys/module") / name / file)
-            if text:
-                return f"{name} {text}"
-    return ""
+    """The kernel driver that is bound to the DCUs, whatever it is called: its module's version, else that of the kernel it belongs to."""
+    found = set()
+    for folder in _functions():
+        driver = folder / "driver"
+        if not driver.exists():
+            continue
+        module = (driver / "module").resolve() if (driver / "module").exists() else _SYS / "module" / driver.resolve().name
+        version = _first_line(module / "version") or _first_line(module / "srcversion") or f"of kernel {os.uname().release}"
+        found.add(f"{driver.resolve().name} {version}")
+    return ", ".join(sorted(found))
 
 
 def _build() -> str:
