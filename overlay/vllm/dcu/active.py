@@ -59,10 +59,20 @@ def describe(qualname: str, distributions: tuple[str, ...], arch: str | None) ->
 
 
 def active_platform() -> ActivePlatform:
-    """Resolve the platform as vLLM does and say whose it is. Initialises no device that vLLM itself does not."""
-    from vllm.platforms import current_platform
+    """Resolve the platform as vLLM does and say whose it is. Initialises no device that vLLM itself does not.
 
-    kind = type(current_platform)
+    A platform that cannot be loaded is an answer too: the class that vLLM chose may need a library that this build lacks.
+    """
+    try:
+        from vllm.platforms import current_platform
+
+        kind = type(current_platform)
+    except Exception as error:  # whatever a platform module raises while it is imported
+        sentence = (
+            f"No platform could be loaded ({type(error).__name__}: {error}). vLLM chose one that this build has no libraries "
+            "for; `python -m vllm.dcu manifest` says what this build is for."
+        )
+        return ActivePlatform("none", (), False, sentence)
     top = kind.__module__.split(".")[0]
     rocm = sys.modules.get("vllm.platforms.rocm")
     arch = str(rocm._GCN_ARCH) if rocm is not None else None
