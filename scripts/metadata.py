@@ -24,7 +24,10 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-__all__ = ["EXTRA", "REQUIREMENTS_FILE", "entry_points", "metadata", "requirements"]
+__all__ = ["EXTRA", "OURS", "REQUIREMENTS_FILE", "entry_points", "metadata", "requirements"]
+
+# Our entry points (group, name, target): the dispatch counters on /metrics.
+OURS = (("vllm.general_plugins", "dcu_metrics", "vllm.dcu.metrics:register"),)
 
 # Upstream's setup.py, get_requirements(): which file for which device.
 REQUIREMENTS_FILE = {"rocm": "rocm.txt", "cpu": "cpu.txt", "empty": "common.txt"}
@@ -113,9 +116,17 @@ def metadata(files: Mapping[str, bytes], version: str, target: str) -> bytes:
 
 
 def entry_points(files: Mapping[str, bytes]) -> bytes:
-    """entry_points.txt, from `[project.scripts]` and `[project.entry-points]` of upstream's pyproject.toml."""
+    """entry_points.txt: `[project.scripts]` and `[project.entry-points]` of upstream's pyproject.toml, and OURS.
+
+    Raises:
+        errors.MissingInput: upstream has taken our plugin's name.
+    """
     project: dict[str, Any] = tomllib.loads(files["pyproject.toml"].decode())["project"]
     groups: dict[str, dict[str, str]] = {"console_scripts": project["scripts"], **project.get("entry-points", {})}
+    for group, name, target in OURS:
+        if name in groups.get(group, {}):
+            raise errors.MissingInput(f"upstream has an entry point {name} of its own", "ours would replace it", "rename ours in OURS")
+        groups[group] = {**groups.get(group, {}), name: target}
     blocks = [
         f"[{group}]\n" + "".join(f"{name} = {target}\n" for name, target in sorted(points.items()))
         for group, points in sorted(groups.items())

@@ -56,8 +56,16 @@ def test_a_missing_requirements_file_is_named() -> None:
         metadata.metadata(FILES, "1", "rocm")
 
 
-def test_entry_points_are_upstreams_in_a_fixed_order() -> None:
-    assert metadata.entry_points(FILES) == (b"[console_scripts]\nvllm = m:f\n\n[vllm.general_plugins]\na = a:a\nb = b:b\n")
+def test_entry_points_are_upstreams_and_ours_in_a_fixed_order() -> None:
+    ours = b"dcu_metrics = vllm.dcu.metrics:register\n"
+    assert metadata.entry_points(FILES) == (b"[console_scripts]\nvllm = m:f\n\n[vllm.general_plugins]\na = a:a\nb = b:b\n" + ours)
+
+
+def test_an_entry_point_of_upstream_is_not_replaced() -> None:
+    taken = FILES["pyproject.toml"].replace(b"a = ", b"dcu_metrics = ")
+    assert taken != FILES["pyproject.toml"]
+    with pytest.raises(errors.MissingInput, match="upstream has an entry point dcu_metrics"):
+        metadata.entry_points({**FILES, "pyproject.toml": taken})
 
 
 ROCM = {

@@ -17,7 +17,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "survey": ("vllm.dcu.survey", "every Linear of a model, from its config.json, with the decision"),
     "counters": ("vllm.dcu.countersverb", "add up the dispatch counters of a run"),
     "docs": ("vllm.dcu.docsverb", "the generated parts of the documentation, checked or written"),
-    "manifest": ("vllm.dcu.manifestverb", "what build this is"),
+    "manifest": ("vllm.dcu.manifest", "what build this is"),
     "verify": ("vllm.dcu.verify", "the evidence ladder on this device"),
     "bench": ("vllm.dcu.bench", "the kernel against F.linear, shape by shape"),
 }
