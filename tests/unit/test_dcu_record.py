@@ -13,6 +13,8 @@ from vllm.dcu.kernels import KERNELS, LLMM1, broken_limit
 from vllm.dcu.record import Contract, Record, RecordError, Toolchain, Verdict
 from vllm.dcu.recordfile import dump_record, load_record
 
+from scripts.paths import ROOT
+
 FIRST = records_by_id()["llmm1-gfx936-bf16-n1-m34816-k5120"]
 
 
@@ -34,9 +36,20 @@ def test_the_first_record_states_the_report_exactly() -> None:
 
 
 def test_the_first_record_claims_neither_throughput_nor_accuracy() -> None:
-    assert {entry.rung for entry in FIRST.evidence} == {"service"}
+    hardware = [entry for entry in FIRST.evidence if entry.on_hardware]
+    assert {entry.rung for entry in hardware} == {"service"}
+    assert {entry.source for entry in hardware} == {"public field report, Qwen3.5-27B BF16, maximum context 32,768"}
     words = " ".join(entry.claim for entry in FIRST.evidence).lower()
     assert not any(word in words for word in ("token/s", "throughput", "faster", "accura", "speed", "ms"))
+
+
+def test_what_was_rehearsed_says_so_and_names_a_device_that_is_no_dcu() -> None:
+    rehearsed = [entry for entry in FIRST.evidence if not entry.on_hardware]
+    assert rehearsed
+    for entry in rehearsed:
+        assert entry.claim.startswith("rehearsal: ")
+        assert "not gfx936" in entry.device or "simulated gfx936" in entry.device
+        assert (ROOT / entry.source).is_file(), "the report it stands on is in this repository"
 
 
 @pytest.mark.parametrize(("m", "k"), [(5120, 17408), (14336, 5120), (16384, 5120), (96, 5120), (5120, 6144), (248320, 5120)])

@@ -45,6 +45,13 @@ def _report(rung: str, claim: str) -> Evidence:
     )
 
 
+def _rehearsed(rung: str, claim: str, source: str, device: str, toolchain: str) -> Evidence:
+    return Evidence(rung, "rehearsal: " + claim, source=source, device=device, toolchain=toolchain, date="2026-11-30", on_hardware=False)
+
+
+_GPU_REPORT = ("docs/evidence/gpu-rehearsal.md", "NVIDIA H200, 32 lanes: not gfx936", "CUDA 13.0, PyTorch 2.11.0")
+
+
 def _negative(ident: str, kernel: str, contract: Contract, rung: str, claim: str, source: str, why: str, revisit: str) -> Record:
     hardware = source == _USER_FIGURES
     return Record(
@@ -112,6 +119,24 @@ CATALOG: tuple[Record, ...] = (
             _report("service", "cold start of `vllm serve` with the capability open"),
             _report("service", "health check of that server"),
             _report("service", "one short request answered by that server"),
+            _rehearsed(
+                "kernel", "the kernel's own text agrees with float64 up to K=4096, and is refused at K=5120 on 32 lanes", *_GPU_REPORT
+            ),
+            _rehearsed("graph", "opcheck, fullgraph with dynamic N, capture; the kernel seen in each of 5 replays", *_GPU_REPORT),
+            _rehearsed(
+                "kernel",
+                "the kernel's own text and its gfx906 object, run at wavefront 64, agree bit for bit and with float64 (3.1e-3, norm-wise)",
+                "docs/llmm1-numerics.md",
+                "CPU, emulated wavefront 64: not gfx936",
+                "clang 19, HIP 6.4 headers",
+            ),
+            _rehearsed(
+                "service",
+                "vllm serve with a simulated gfx936: hits = layers x (T - 1), eager and compiled; off is F.linear digit for digit",
+                "docs/rehearsal.md",
+                "CPU, simulated gfx936",
+                "PyTorch 2.10.0, vLLM 0.18.1",
+            ),
         ),
         fallback="F.linear",
         why="Qwen3.5-27B's MLP gate/up projection at decode",
