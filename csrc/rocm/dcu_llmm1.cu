@@ -3,14 +3,19 @@
 #include "dcu_llmm1_region.cuh"
 
 #include <ATen/cuda/CUDAContext.h>
-#include <torch/all.h>
 
 #include <string>
 
 #include "dcu_arch.h"
 #include "dcu_contract.h"
 #include "dcu_ops.h"
-#include "ops.h"
+
+#if defined(VLLM_DCU_BESIDE_UPSTREAM)
+// As upstream's rocm/ops.h has it, which would bring all of torch with it. With another signature the symbol is missing when
+// the module is linked or loaded.
+torch::Tensor LLMM1(at::Tensor& in_a, at::Tensor& in_b,
+                    const int64_t rows_per_block);
+#endif
 
 #if defined(__HIP_DEVICE_COMPILE__) && __HIP_DEVICE_COMPILE__
   // VLLM_DCU_STAND_IN is for the audit, which compiles this unit for a public relative of the DCU.

@@ -203,8 +203,11 @@ function(dcu_select_llmm1)
       "for a DCU. Adapt the anchors in cmake/dcu.cmake.")
   endif()
 
-  # Upstream's own includes, hoisted: inside the namespace they would declare the world there.
+  # Upstream's own includes, hoisted: inside the namespace they would declare the world there. Without those that only the
+  # other kernels need and that bring all of torch with them: parsing it was most of this unit's compile time.
   file(STRINGS "${_unit}" _includes REGEX "^#include ")
+  list(FILTER _includes EXCLUDE REGEX "torch/all\\.h|dispatch_utils\\.h|fp8/common\\.cuh|batch_invariant\\.hpp")
+  list(PREPEND _includes "#include <torch/types.h>" "#include <ATen/Dispatch.h>")
   string(JOIN "\n" _hoisted ${_includes})
   dcu_write("${CMAKE_CURRENT_BINARY_DIR}/csrc/rocm/dcu_llmm1_region.cuh"
 "// Selected by cmake/dcu.cmake from csrc/rocm/skinny_gemms.cu (region sha256 ${_sum}). Do not edit.
