@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from scripts import archive, errors
+from scripts.files import TEMPORARY
 from scripts.gitio import FIXED_SECONDS, GitError, Repo
 from scripts.paths import OVERLAY_ROOTS, ROOT
 from scripts.pin import Artifact
@@ -78,7 +79,7 @@ def overlay_files(root: Path = ROOT) -> list[OverlayFile]:
     for folder, lands in OVERLAY_ROOTS.items():
         for source in sorted((root / folder).rglob("*")):
             inside = source.relative_to(root / folder)
-            if _JUNK.intersection(inside.parts) or source.suffix == ".pyc" or (source.is_dir() and not source.is_symlink()):
+            if _JUNK.intersection(inside.parts) or source.suffix in (".pyc", TEMPORARY) or (source.is_dir() and not source.is_symlink()):
                 continue
             if source.is_symlink() or not source.is_file() or any(c in str(inside) for c in '\n\t"\\'):
                 raise errors.SeriesError(

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from scripts import errors
-from scripts.files import atomic_write
+from scripts.files import TEMPORARY, atomic_write
 from scripts.gitio import Repo
 from scripts.paths import BUILD, PATCHES, ROOT
 from scripts.series import parse_patch, slug
@@ -105,7 +105,10 @@ def write_all(files: Mapping[Path, bytes | None], executable: frozenset[Path] = 
 
 
 def finish_journal() -> None:
-    """Complete what a killed `refresh` decided to write."""
+    """Complete what a killed `refresh` decided to write, and sweep the part of a file that it left. The caller holds the build lock."""
+    for top in (PATCHES, ROOT / "overlay", ROOT / "csrc"):
+        for part in top.rglob(f"*{TEMPORARY}"):
+            part.unlink()
     if not JOURNAL.is_file():
         return
     for row in json.loads(JOURNAL.read_bytes()):

@@ -16,8 +16,11 @@ from pathlib import Path
 from scripts import errors
 from scripts.paths import shown
 
-__all__ = ["HELD", "atomic_write", "hold", "new_folder", "progress", "remove_tree", "say", "sha256_of"]
+__all__ = ["HELD", "TEMPORARY", "atomic_write", "hold", "new_folder", "progress", "remove_tree", "say", "sha256_of"]
 
+
+# End of the name of a file that is being written. A killed run can leave one; nothing may take it for a file of ours.
+TEMPORARY = ".gfx936-tmp"
 
 # Descriptors of the locks this process holds. Children that write into build/ inherit them: where the parent is killed, the
 # lock lives until they end too (an orphaned git went on writing into a tree that the next run had begun to change, once).
@@ -43,7 +46,7 @@ def atomic_write(path: Path, data: bytes) -> None:
     if path.is_file() and path.read_bytes() == data:
         return
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=TEMPORARY, dir=path.parent)
     try:
         with os.fdopen(handle, "wb") as stream:
             stream.write(data)
