@@ -1,4 +1,4 @@
-"""Unpacking an sdist without trusting it."""
+"""Reading an sdist without trusting it."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from scripts import errors
-from scripts.files import new_folder
 
-__all__ = ["Member", "read_sdist", "unpack_sdist"]
+__all__ = ["Member", "read_sdist"]
 
 _LIMIT = 4 << 30  # a bomb, not a source tree
 
@@ -91,20 +90,3 @@ def read_sdist(sdist: Path) -> Iterator[Member]:
             "the archive is damaged, or the disk is full",
             "check the disk, delete the file and fetch again",
         ) from error
-
-
-def unpack_sdist(sdist: Path, final: Path) -> None:
-    """Unpack an sdist to the folder `final`: all of it, or nothing.
-
-    Raises:
-        errors.UnsafeArchive, errors.DamagedDownload: see `read_sdist`.
-    """
-    with new_folder(final) as work:
-        for member in read_sdist(sdist):
-            target = work / member.path
-            target.parent.mkdir(parents=True, exist_ok=True)
-            if member.mode == "120000":
-                target.symlink_to(member.data.decode())
-            else:
-                target.write_bytes(member.data)
-                target.chmod(0o755 if member.mode == "100755" else 0o644)

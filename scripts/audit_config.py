@@ -33,7 +33,6 @@ __all__ = [
     "compile_targets",
     "configure",
     "configure_argv",
-    "configure_failure",
     "environment",
     "first_error",
     "run_unit",
@@ -153,13 +152,6 @@ def configure(bench: Bench, tree: Path, archs: str, stand_in: str = "") -> Confi
             )
         atomic_write(folder / "configured", key.encode())
     return done
-
-
-def configure_failure(bench: Bench, tree: Path, folder: Path, archs: str | None, stand_in: str = "", extra: Sequence[str] = ()) -> str:
-    """CMake's first error for a configuration that must be refused, as one line; "" if it was accepted."""
-    folder.mkdir(parents=True, exist_ok=True)
-    result = _cmake(bench, tree, folder, archs, stand_in, extra)
-    return first_error(result.stderr) if result.returncode else ""
 
 
 def _cmake(

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from scripts import contracts, errors
 from scripts.contracts import page
-from scripts.contracts.model import BLOCK, Facts, Finding, Tree, tree_from_directory, tree_from_sdist
+from scripts.contracts.model import BLOCK, Facts, Finding, tree_from_directory, tree_from_sdist
 from scripts.fetch import fetch
 from scripts.files import atomic_write, say
 from scripts.paths import BUILD, shown
@@ -43,11 +43,6 @@ def facts_of_directory(root: Path) -> Facts:
             f"{shown(root)} is no vLLM source tree", "it has no vllm folder", "give the folder that holds CMakeLists.txt and vllm/"
         )
     return contracts.collect(tree_from_directory(root, root.name))
-
-
-def facts_of_tree(tree: Tree) -> Facts:
-    """Facts of a tree in memory (used for patched trees and by tests)."""
-    return contracts.collect(tree)
 
 
 def scan_release(version: str, against: str) -> list[Finding]:

@@ -24,7 +24,6 @@ __all__ = [
     "move_to",
     "read_lock",
     "read_state",
-    "write_lock",
     "write_state",
 ]
 
@@ -206,11 +205,6 @@ def read_lock(path: Path = SERIES_LOCK) -> dict[str, str]:
             "restore it from git, or write it with `make refresh` if you changed the series",
         )
     return fields
-
-
-def write_lock(version: str, chain: Chain, path: Path = SERIES_LOCK) -> None:
-    """Write the lock."""
-    atomic_write(path, lock_text(version, chain).encode())
 
 
 def check_lock(version: str, chain: Chain, path: Path = SERIES_LOCK) -> None:
