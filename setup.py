@@ -50,5 +50,5 @@ class PatchedDistInfo(dist_info):
         (folder / "vllm.egg-info").mkdir(exist_ok=True)  # setuptools' build_meta insists on finding one beside it
 
 
-# No version: both commands that would use one are replaced, and the version is made in one place, scripts/version.py.
+# No version: both commands that would use one are replaced, and the version is made in one place, scripts/wheel/version.py.
 setuptools.setup(name="vllm", packages=[], py_modules=[], cmdclass={"bdist_wheel": PatchedWheel, "dist_info": PatchedDistInfo})

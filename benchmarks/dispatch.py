@@ -55,9 +55,9 @@ def choice_only() -> Iterator[tuple[Callable[..., Any], Callable[..., Any]]]:
     import torch
     import vllm.model_executor.layers.utils as layers
     from vllm.dcu import gate
-    from vllm.dcu.catalog import CATALOG
-    from vllm.dcu.context import Context, NativeOp
-    from vllm.dcu.kernels import LLMM1
+    from vllm.dcu.dispatch.context import Context, NativeOp
+    from vllm.dcu.records.catalog import CATALOG
+    from vllm.dcu.records.kernels import LLMM1
 
     done = torch.empty(1, 34816, dtype=torch.bfloat16, device="cpu")
     rocm = types.ModuleType("vllm.platforms.rocm")

@@ -9,51 +9,51 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from scripts import errors, tools_env
+from scripts.common import errors, tools
 
 __all__ = ["VERBS", "run", "summary"]
 
 # verb -> (module, needs the tools environment). A verb with False runs on a bare Python.
 VERBS: dict[str, tuple[str, bool]] = {
     "help": ("help", False),
-    "doctor": ("doctor", False),
-    "fetch": ("fetch", True),
-    "apply": ("apply", True),
-    "build": ("build", True),
-    "ext": ("ext", True),
-    "bundle": ("bundle", True),
-    "env": ("envs", True),
-    "serve": ("serve", True),
-    "rehearse": ("rehearse", True),
-    "refresh": ("refresh", True),
-    "lint": ("lint", True),
-    "check": ("check", True),
-    "platform-table": ("platform_table", True),
-    "test": ("test", True),
-    "clean": ("clean", False),
-    "pins": ("pins", True),
-    "drift": ("drift", True),
-    "matrix": ("matrix", True),
-    "rebase": ("rebase", True),
-    "rebase-continue": ("rebase_continue", True),
-    "rebase-abort": ("rebase_abort", True),
-    "toolchain": ("toolchain", True),
-    "audit": ("audit", True),
-    "census": ("census", True),
-    "verify": ("verify", True),
-    "bench": ("bench", True),
+    "doctor": ("machine.doctor", False),
+    "fetch": ("upstream.fetch", True),
+    "apply": ("series.apply", True),
+    "build": ("wheel.build", True),
+    "ext": ("wheel.ext", True),
+    "bundle": ("wheel.bundle", True),
+    "env": ("runtime.environment", True),
+    "serve": ("serving.server", True),
+    "rehearse": ("rehearsal.verb", True),
+    "refresh": ("series.refresh", True),
+    "lint": ("checks.lint", True),
+    "check": ("checks.check", True),
+    "platform-table": ("rehearsal.platform_table", True),
+    "test": ("checks.test", True),
+    "clean": ("series.clean", False),
+    "pins": ("upstream.update", True),
+    "drift": ("drift.scan", True),
+    "matrix": ("matrix.verb", True),
+    "rebase": ("rebase.start", True),
+    "rebase-continue": ("rebase.proceed", True),
+    "rebase-abort": ("rebase.abort", True),
+    "toolchain": ("audit.toolchain", True),
+    "audit": ("audit.verb", True),
+    "census": ("audit.census", True),
+    "verify": ("checks.verify", True),
+    "bench": ("checks.bench", True),
 }
 
 
 def summary(module: str) -> str:
     """First docstring line of a verb's module, without importing it."""
-    source = Path(__file__).with_name(module + ".py").read_text(encoding="utf-8")
+    source = (Path(__file__).parent / f"{module.replace('.', '/')}.py").read_text(encoding="utf-8")
     line = (ast.get_docstring(ast.parse(source)) or "").split("\n", 1)[0]
     return line.split(": ", 1)[-1].rstrip(".")
 
 
 def run(argv: Sequence[str]) -> int:
-    """Run a verb. Exit codes are those of scripts/errors.py; 130 after an interrupt."""
+    """Run a verb. Exit codes are those of scripts/common/errors.py; 130 after an interrupt."""
     try:
         verb = argv[0] if argv and not argv[0].startswith("-") else "help"
         if verb not in VERBS:
@@ -64,7 +64,7 @@ def run(argv: Sequence[str]) -> int:
             )
         module, needs_tools = VERBS[verb]
         if needs_tools:
-            tools_env.enter(["-m", "scripts", *argv])
+            tools.enter(["-m", "scripts", *argv])
         main = importlib.import_module(f"scripts.{module}").main
         result = main(list(argv[1:]))
         assert isinstance(result, int)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from scripts import cli, errors
+from scripts import cli
+from scripts.common import errors
 
 __all__ = ["main"]
 

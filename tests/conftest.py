@@ -134,7 +134,7 @@ def tiny(tmp_path: Path) -> Checkout:
 @pytest.fixture(scope="session")
 def shared_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The download cache of whoever runs the tests: the sdist is fetched once, not once a test."""
-    from scripts.paths import cache_dir
+    from scripts.common.paths import cache_dir
 
     return cache_dir()
 

@@ -35,7 +35,7 @@ def program(path: Path, text: str) -> Path:
 
 
 def fake_python(folder: Path, **facts: Any) -> Path:
-    """A program that answers the probe of scripts/interpreter.py with GOOD, changed by `facts`."""
+    """A program that answers the probe of scripts/machine/interpreter.py with GOOD, changed by `facts`."""
     include = folder / "include"
     include.mkdir(parents=True, exist_ok=True)
     (include / "Python.h").touch()

@@ -1,4 +1,4 @@
-"""pytest plugin: tells `scripts/test.py` what passed, failed and did not run, and why.
+"""pytest plugin: tells `scripts/checks/test.py` what passed, failed and did not run, and why.
 
 A skip that does not say `not run: why` is a failure: nothing may drop out of the count unseen. Works with and without
 pytest-xdist: reports are counted where they arrive, in the process that a person started.

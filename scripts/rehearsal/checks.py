@@ -11,7 +11,7 @@ __all__ = ["LOGPROB_BOUND", "batch_was_shown", "counts_agree", "law_holds", "nea
 LOGPROB_BOUND = {1: 0.16, 2: 0.55}
 """Layers -> how far a log probability may move when LLMM1 computes gate/up instead of F.linear.
 
-Derivation, for the weights of scripts/models.py (norms one, matrices of variance 1/fan-in, embeddings of variance 1).
+Derivation, for the weights of scripts/serving/toy_models.py (norms one, matrices of variance 1/fan-in, embeddings of variance 1).
 The two results of gate/up differ by at most d = 2.9e-3 + 1.9e-3, rounded up to 5e-3, relative and norm-wise: each one's
 own measured distance from float64. silu(g) * u carries that on as 1.7 d / 0.6 < 3 d (silu' is below 1.1; the rms of silu
 of a normal variable is 0.6). `down` keeps relative norms. The MLP's share of the residual stream is 0.6 / 1.2, so one

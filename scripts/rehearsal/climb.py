@@ -1,4 +1,4 @@
-"""A rehearsal in the words of `verify`: the same rungs, engine, report and evidence format (`overlay/vllm/dcu/ladder.py`).
+"""A rehearsal in the words of `verify`: the same rungs, engine, report and evidence format (`overlay/vllm/dcu/evidence/ladder.py`).
 
 What differs is where a rung ran and what it may open: the binding says what is simulated, so that nothing of it counts on hardware.
 """
@@ -10,18 +10,18 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from scripts.paths import ROOT
+from scripts.common.paths import ROOT
 from scripts.rehearsal.records import CAPABILITY, Run
 from scripts.rehearsal.report import BORDER, ONLY_HARDWARE, Judged
 
 if str(ROOT / "overlay") not in sys.path:
     sys.path.append(str(ROOT / "overlay"))
 
-from vllm.dcu.binding import Binding
-from vllm.dcu.evidence import RUNG_IDS
-from vllm.dcu.ladder import Climb, Figure, Result, Rung, Trial, climb, failed, not_run, passed
-from vllm.dcu.record import Toolchain
-from vllm.dcu.report import write_report
+from vllm.dcu.evidence.binding import Binding
+from vllm.dcu.evidence.ladder import Climb, Figure, Result, Rung, Trial, climb, failed, not_run, passed
+from vllm.dcu.evidence.report import write_report
+from vllm.dcu.evidence.store import RUNG_IDS
+from vllm.dcu.records.record import Toolchain
 
 __all__ = ["as_climb"]
 

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from scripts import errors
+from scripts.common import errors
 from scripts.rehearsal.records import Answer, Counts, Phase, answer_of, read_counts
-from scripts.serve import Server
+from scripts.serving.server import Server
 
 __all__ = ["Folders", "end_by_kill", "end_by_sigterm", "features", "probe"]
 

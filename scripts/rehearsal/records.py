@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from scripts.overlay import overlay_module
+from scripts.common.overlay import overlay_module
 
 __all__ = ["CAPABILITY", "Answer", "Counts", "Phase", "Run", "answer_of", "read_counts"]
 
@@ -126,7 +126,7 @@ def answer_of(choice: Mapping[str, Any]) -> Answer:
 
 def read_counts(stats: Path, log: Path) -> Counts:
     """Read all three counts as they stand now, also while the server runs."""
-    countfiles = overlay_module("countfiles")
+    countfiles = overlay_module("dispatch.countfiles")
     processes, problems = countfiles.read_folder(stats)
     if problems:
         raise ValueError("; ".join(problems))

@@ -13,11 +13,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from scripts.apply import new_repository
-from scripts.export import export_series, series_text
-from scripts.paths import ROOT
-from scripts.pin import Artifact
-from scripts.pins import render
+from scripts.common.paths import ROOT
+from scripts.series.apply import new_repository
+from scripts.series.export import export_series, series_text
+from scripts.upstream.releases import Artifact
+from scripts.upstream.update import render
 
 __all__ = ["BODY", "Project", "lines", "make_project"]
 

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from scripts import bundle, errors
-from scripts.pin import read_pin
+from scripts.common import errors
+from scripts.upstream.releases import read_pin
+from scripts.wheel import bundle
 from tests.support import not_run
 
 HERE = f"{sys.version_info[0]}.{sys.version_info[1]}"

@@ -7,9 +7,9 @@ from types import ModuleType
 
 import pytest
 
-from scripts.contracts import arch_sites, arch_truth, build_set, environment, names, native_ops, overrides, pins, python_code
-from scripts.contracts.model import BLOCK, INFO, REVIEW, Facts, Finding, Tree
-from scripts.pin import read_pin
+from scripts.drift.contracts import arch_sites, arch_truth, build_set, environment, names, native_ops, overrides, pins, python_code
+from scripts.drift.contracts.model import BLOCK, INFO, REVIEW, Facts, Finding, Tree
+from scripts.upstream.releases import read_pin
 from tests.integration.upstream import edited, tree
 
 ROCM = "vllm/platforms/rocm.py"

@@ -6,9 +6,9 @@ from functools import cache
 
 import pytest
 
-from scripts import contracts
-from scripts.contracts.model import BLOCK, REVIEW, Facts, Finding
-from scripts.pin import read_pin
+from scripts.drift import contracts
+from scripts.drift.contracts.model import BLOCK, REVIEW, Facts, Finding
+from scripts.upstream.releases import read_pin
 from tests.integration.upstream import tree
 
 HIDDEN = (

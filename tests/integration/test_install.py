@@ -15,13 +15,14 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from scripts import interpreter, metadata
 from scripts.cli import run
-from scripts.gitio import open_repo
-from scripts.paths import TREE
-from scripts.rocm_check import constraints
-from scripts.sources import Sources, read_sources
-from scripts.wheel import DEFAULT_EPOCH, Entry, WheelName, wheel_text, write_wheel
+from scripts.common.git import open_repo
+from scripts.common.paths import TREE
+from scripts.machine import interpreter
+from scripts.wheel import metadata
+from scripts.wheel.install import constraints
+from scripts.wheel.pack import DEFAULT_EPOCH, Entry, WheelName, wheel_text, write_wheel
+from scripts.wheel.sources import Sources, read_sources
 
 VENDOR = {"torch": "2.10.0+das.dtk2604", "triton": "3.1.0+das.dtk2604", "amdsmi": "25.4"}
 # What an index would offer instead, newer in every case.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from scripts.errors import CheckFailed
+from scripts.common.errors import CheckFailed
 from tests.integration.synthetic import Project, lines, make_project
 
 GATE, LIST = "vllm/gate.py", "vllm/list.py"

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from scripts.errors import RebaseConflict, UserError
+from scripts.common.errors import RebaseConflict, UserError
 from tests.integration.synthetic import Project, lines, make_project
 
 GATE = "vllm/gate.py"

@@ -150,7 +150,7 @@ def test_killed_at_20_random_moments_a_refresh_needs_nothing_but_another_run(tin
 @pytest.mark.parametrize("verb", ["apply", "refresh"])
 def test_the_part_of_a_file_that_a_killed_run_left_is_not_taken_for_a_file(tiny, verb):
     """A refresh that was killed while it wrote left its temporary file in overlay/; the next run took it for one of ours."""
-    from scripts.files import TEMPORARY
+    from scripts.common.files import TEMPORARY
 
     left = [tiny.root / top / f".new.py.abc123{TEMPORARY}" for top in ("overlay/vllm/dcu", "csrc", "patches")]
     for part in left:

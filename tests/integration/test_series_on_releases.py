@@ -9,16 +9,17 @@ from functools import cache
 
 import pytest
 
-from scripts import contracts, series
-from scripts.apply import new_repository
-from scripts.carry import APPLIES, MOVED
-from scripts.chain import apply_series, overlay_commit, overlay_files
-from scripts.contracts import arch_truth, build_set, cmake_eval
-from scripts.contracts.model import BLOCK, Facts, Tree
-from scripts.gitio import Repo
-from scripts.matrixrow import ROUTED, patched_tree
-from scripts.pin import read_pin
-from scripts.stepping import Row, Step, one_release
+from scripts.common.git import Repo
+from scripts.drift import contracts
+from scripts.drift.contracts import arch_truth, build_set, cmake_eval
+from scripts.drift.contracts.model import BLOCK, Facts, Tree
+from scripts.matrix.rows import ROUTED, patched_tree
+from scripts.rebase.threeway import APPLIES, MOVED
+from scripts.rebase.walk import Row, Step, one_release
+from scripts.series import patch
+from scripts.series.apply import new_repository
+from scripts.series.commits import apply_series, overlay_commit, overlay_files
+from scripts.upstream.releases import read_pin
 from tests.integration.upstream import tree
 
 WAY = ("0.19.0", "0.22.1", "0.27.1", "0.33.0")
@@ -43,7 +44,7 @@ def commit_of(repo: Repo, source: Tree) -> str:
 def steps(tmp_path_factory: pytest.TempPathFactory) -> tuple[Repo, dict[str, Step]]:
     """The series at the pinned release and at each of WAY."""
     repo = new_repository(tmp_path_factory.mktemp("objects"))
-    pinned, patches = read_pin().version, series.load()
+    pinned, patches = read_pin().version, patch.load()
     base = commit_of(repo, tree(pinned))
     rows = tuple(Row(p.name, "pinned", c) for p, c in zip(patches, apply_series(repo, base, patches), strict=True))
     found = {pinned: Step(pinned, base, rows)}

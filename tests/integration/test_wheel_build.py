@@ -14,15 +14,16 @@ from pathlib import Path
 
 import pytest
 
-from scripts import build, errors, metadata
 from scripts.cli import run
-from scripts.gitio import open_repo
-from scripts.overlay import overlay_module
-from scripts.paths import ROOT, TREE
-from scripts.pin import read_pin
-from scripts.sources import package_files, read_sources
-from scripts.tree import read_lock
-from scripts.version import wheel_version
+from scripts.common import errors
+from scripts.common.git import open_repo
+from scripts.common.overlay import overlay_module
+from scripts.common.paths import ROOT, TREE
+from scripts.series.worktree import read_lock
+from scripts.upstream.releases import read_pin
+from scripts.wheel import build, metadata
+from scripts.wheel.sources import package_files, read_sources
+from scripts.wheel.version import wheel_version
 
 VERSION = wheel_version(read_pin().version, read_pin().revision, "empty")
 

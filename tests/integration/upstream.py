@@ -5,10 +5,10 @@ from __future__ import annotations
 from functools import cache
 from pathlib import Path
 
-from scripts import errors
-from scripts.contracts.model import Tree, tree_from_sdist
-from scripts.fetch import fetch
-from scripts.pin import read_pin
+from scripts.common import errors
+from scripts.drift.contracts.model import Tree, tree_from_sdist
+from scripts.upstream.fetch import fetch
+from scripts.upstream.releases import read_pin
 from tests.support import not_run
 
 __all__ = ["edited", "sdist", "tree"]

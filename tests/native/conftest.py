@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from scripts import errors
-from scripts import toolchain as public
+from scripts.audit import toolchain as public
+from scripts.common import errors
 from tests.integration import upstream
 from tests.support import not_run
 

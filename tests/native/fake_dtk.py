@@ -13,8 +13,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from scripts.paths import ROOT
-from scripts.toolchain import Toolchain
+from scripts.audit.toolchain import Toolchain
+from scripts.common.paths import ROOT
 from tests.machine import program
 
 __all__ = ["ASKED", "STAND_IN", "FakeDtk", "make"]
@@ -141,7 +141,12 @@ def make(root: Path, toolchain: Toolchain, torch: Path) -> FakeDtk:
 def _python(folder: Path, prefix: Path, torch: Path) -> Path:
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
     (site,) = folder.glob("lib/python*/site-packages")
-    values = {"hip": HIP, "include": torch / "include", "hip_include": prefix / "include", "audit_torch": ROOT / "scripts" / "audit_torch"}
+    values = {
+        "hip": HIP,
+        "include": torch / "include",
+        "hip_include": prefix / "include",
+        "audit_torch": ROOT / "scripts" / "audit" / "torch",
+    }
     for name, text in FAKE_TORCH.items():
         file = site / name
         file.parent.mkdir(parents=True, exist_ok=True)

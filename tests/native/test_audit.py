@@ -12,55 +12,56 @@ from pathlib import Path
 
 import pytest
 
-from scripts import audit, census, errors
-from scripts.audit_config import Bench, commands, configure
-from scripts.audit_layers import routing_faults
-from scripts.audit_objects import private_tools
-from scripts.paths import TREE
-from scripts.pin import read_pin
+from scripts.audit import census, verb
+from scripts.audit.configure import Bench, commands, configure
+from scripts.audit.layers import routing_faults
+from scripts.audit.objects import private_tools
+from scripts.common import errors
+from scripts.common.paths import TREE
+from scripts.upstream.releases import read_pin
 from tests.support import not_run
 
 
 @pytest.fixture(scope="module")
 def bench() -> Bench:
     try:
-        made = audit.bench_of()
+        made = verb.bench_of()
     except errors.NotRun as error:
         not_run(f"{error.what} ({error.why})")
-    audit.upstream_tree()
+    verb.upstream_tree()
     return made
 
 
 @pytest.fixture(scope="module")
-def report(bench: Bench) -> audit.Report:
-    return audit.audit_tree()
+def report(bench: Bench) -> verb.Report:
+    return verb.audit_tree()
 
 
-def test_every_statement_of_the_audit_holds(report: audit.Report) -> None:
+def test_every_statement_of_the_audit_holds(report: verb.Report) -> None:
     assert [(row["statement"], row["faults"]) for row in report.rows if row["faults"]] == []
 
 
-def test_no_layer_and_no_control_was_left_out(report: audit.Report) -> None:
+def test_no_layer_and_no_control_was_left_out(report: verb.Report) -> None:
     assert Counter(str(row["layer"]) for row in report.rows) == {"routing": 5, "objects": 2, "radius": 4, "control": 6}
 
 
-def test_the_report_says_what_no_device_has_shown(report: audit.Report) -> None:
+def test_the_report_says_what_no_device_has_shown(report: verb.Report) -> None:
     assert report.border["device"].startswith("none")
     assert "stand in" in report.border["gfx936"]
     assert "libamdhip64-dev" in report.border["packages"]
 
 
 @pytest.fixture(scope="module")
-def module(report: audit.Report, bench: Bench) -> Path:
+def module(report: verb.Report, bench: Bench) -> Path:
     return configure(bench, TREE, "gfx906", stand_in="gfx906").folder / "_rocm_C.abi3.so"
 
 
 def test_a_linked_library_is_audited_by_path(module: Path) -> None:
-    assert audit.audit_wheel(module, "gfx906").faults == 0
+    assert verb.audit_wheel(module, "gfx906").faults == 0
 
 
 def test_a_library_without_gfx936_is_refused(module: Path) -> None:
-    (row,) = audit.audit_wheel(module, "gfx936").rows
+    (row,) = verb.audit_wheel(module, "gfx936").rows
     assert row["faults"] == ["0 code objects for gfx936, 1 expected"]
 
 
@@ -68,7 +69,7 @@ def test_a_wheel_is_audited_by_its_extension(module: Path, tmp_path: Path) -> No
     wheel = tmp_path / "vllm-0-py3-none-any.whl"
     with zipfile.ZipFile(wheel, "w") as archive:
         archive.write(module, "vllm/_rocm_C.abi3.so")
-    assert audit.audit_wheel(wheel, "gfx906").faults == 0
+    assert verb.audit_wheel(wheel, "gfx906").faults == 0
 
 
 def test_a_wheel_without_a_device_library_is_refused(tmp_path: Path) -> None:
@@ -76,14 +77,14 @@ def test_a_wheel_without_a_device_library_is_refused(tmp_path: Path) -> None:
     with zipfile.ZipFile(wheel, "w") as archive:
         archive.writestr("vllm/__init__.py", "")
     with pytest.raises(errors.MissingInput, match="holds 0 vllm/_rocm_C"):
-        audit.audit_wheel(wheel)
+        verb.audit_wheel(wheel)
 
 
-def test_an_unsplit_module_is_refused(report: audit.Report, bench: Bench) -> None:
+def test_an_unsplit_module_is_refused(report: verb.Report, bench: Bench) -> None:
     """The other archs' half of the mixed module, taken for a DCU's: hundreds of kernels that are not LLMM1's."""
     mixed = configure(bench, TREE, "gfx900;gfx906", stand_in="gfx900").folder / "_rocm_C.abi3.so"
-    found = audit.device_code(mixed, private_tools(bench.toolchain))
-    faults = audit.split_faults(found, "gfx906", frozenset({"gfx900"}))
+    found = verb.device_code(mixed, private_tools(bench.toolchain))
+    faults = verb.split_faults(found, "gfx906", frozenset({"gfx900"}))
     assert any("wvSplitK" in fault for fault in faults)
     assert any("s_trap" in fault for fault in faults)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from scripts.paths import ROOT
+from scripts.common.paths import ROOT
 from tests.support import not_run
 
 # One call a line on standard input: M K(a) K(b) N rows wavefront dtypes devices contiguity addresses grad dims strided

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from scripts.audit_config import first_error
-from scripts.fetch import fetch
-from scripts.paths import ROOT
-from scripts.pin import read_pin
+from scripts.audit.configure import first_error
+from scripts.common.paths import ROOT
+from scripts.upstream.fetch import fetch
+from scripts.upstream.releases import read_pin
 
 DCU = ROOT / "overlay" / "cmake" / "dcu.cmake"
 SUPPORTED = 'set(HIP_SUPPORTED_ARCHS "gfx906;gfx90a")\n'

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from scripts import errors
-from scripts.audit_objects import DeviceCode, LlvmTools, device_code, library_of, llmm1_faults, private_tools, split_faults
-from scripts.toolchain import Toolchain, ensure
+from scripts.audit.objects import DeviceCode, LlvmTools, device_code, library_of, llmm1_faults, private_tools, split_faults
+from scripts.audit.toolchain import Toolchain, ensure
+from scripts.common import errors
 from tests.support import not_run
 
 # Names, LDS and instantiations of LLMM1, in seven lines: what the rules accept, so that each plant is the only fault.

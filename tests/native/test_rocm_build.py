@@ -17,10 +17,10 @@ from pathlib import Path
 
 import pytest
 
-from scripts import errors
-from scripts.audit import audit_wheel, bench_of
-from scripts.overlay import overlay_module
-from scripts.paths import cache_dir
+from scripts.audit.verb import audit_wheel, bench_of
+from scripts.common import errors
+from scripts.common.overlay import overlay_module
+from scripts.common.paths import cache_dir
 from tests.conftest import Checkout, base_environment, copy_repository
 from tests.native.fake_dtk import ASKED, STAND_IN, FakeDtk, make
 from tests.support import not_run

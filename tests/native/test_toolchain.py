@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from scripts import errors
-from scripts.toolchain import PACKAGES, Package, choose, ensure, open_toolchain
+from scripts.audit.toolchain import PACKAGES, Package, choose, ensure, open_toolchain
+from scripts.common import errors
 from tests.support import not_run
 
 HIP = next(package for package in PACKAGES if package.name == "libamdhip64-dev")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from scripts.scenario import Zygote, link_tree, zygote
+from scripts.rehearsal.scenarios import Zygote, link_tree, zygote
 from tests.runtime.platform_scenarios import Ask, installed_package
 
 

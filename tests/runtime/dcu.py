@@ -15,11 +15,11 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     import vllm.model_executor.layers.utils as layers  # registers the operator
 
-from vllm.dcu.catalog import records_by_id
-from vllm.dcu.context import Context, NativeOp
-from vllm.dcu.countfiles import Count
-from vllm.dcu.kernels import LLMM1
-from vllm.dcu.record import Record, Toolchain
+from vllm.dcu.dispatch.context import Context, NativeOp
+from vllm.dcu.dispatch.countfiles import Count
+from vllm.dcu.records.catalog import records_by_id
+from vllm.dcu.records.kernels import LLMM1
+from vllm.dcu.records.record import Record, Toolchain
 
 # Shapes here are tiny or counted, never timed: one thread is faster than waking a pool that other processes share.
 torch.set_num_threads(1)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from scripts.scenario import FAKES, Answer, Zygote, link_tree
+from scripts.rehearsal.scenarios import FAKES, Answer, Zygote, link_tree
 from tests.fake_sysfs import AMD, HYGON, topology
 
 __all__ = ["AMD", "DCU", "HYGON", "Ask", "installed_package"]

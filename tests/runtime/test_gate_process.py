@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from vllm.dcu.countfiles import write_merged
+from vllm.dcu.dispatch.countfiles import write_merged
 
 ID = "llmm1-gfx936-bf16-n1-m34816-k5120"
 
@@ -45,7 +45,7 @@ def llmm1(a, b, rows_per_block):
 library.impl("LLMM1", llmm1, "CPU")
 if os.environ.get("TEST_TOOLCHAIN") != "real":
     torch.version.hip = "6.2.41133"
-import vllm.dcu.context as c
+import vllm.dcu.dispatch.context as c
 if os.environ.get("TEST_CODE_OBJECT") != "none":
     c._extension_targets = lambda: frozenset({"gfx936"})
 """

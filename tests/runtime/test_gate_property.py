@@ -9,9 +9,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from vllm.dcu import gate
+from vllm.dcu.ask.explain import explain
+from vllm.dcu.dispatch.rules import Call
 from vllm.dcu.env import Mode, Switches
-from vllm.dcu.explain import explain
-from vllm.dcu.rules import Call
 
 from tests.runtime.dcu import SMALL, K, M, Native, context, tallied
 from tests.runtime.gate_table import outcome, same

@@ -13,10 +13,10 @@ import logging, os
 from pathlib import Path
 import torch
 from vllm.dcu import binding, gate
-from vllm.dcu.catalog import CATALOG
-from vllm.dcu.context import observe_context
-from vllm.dcu.evidence import RUNG_IDS, Entry, add
-from vllm.dcu.ladder import passed
+from vllm.dcu.records.catalog import CATALOG
+from vllm.dcu.dispatch.context import observe_context
+from vllm.dcu.evidence.store import RUNG_IDS, Entry, add
+from vllm.dcu.evidence.ladder import passed
 
 here = Path(os.environ["HERE"])
 for name in ("libamdhip64.so.6", "_rocm_C.so"):

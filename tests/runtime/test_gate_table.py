@@ -9,9 +9,9 @@ from types import ModuleType
 import pytest
 import torch
 from vllm.dcu import gate
-from vllm.dcu.countfiles import CELLS
+from vllm.dcu.dispatch.countfiles import CELLS
+from vllm.dcu.dispatch.reasons import CALL_REASONS
 from vllm.dcu.env import Mode, Switches
-from vllm.dcu.reasons import CALL_REASONS
 
 from tests.mutate import Mutant, load, mutants
 from tests.runtime.dcu import SMALL, K, M, Native, context, tallied

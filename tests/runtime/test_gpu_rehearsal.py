@@ -71,7 +71,7 @@ def rehearse(tmp_path: Path, skinny: Path, plant: str) -> tuple[list[str], dict[
 
 @pytest.fixture(scope="module")
 def skinny() -> Path:
-    from scripts.paths import BUILD
+    from scripts.common.paths import BUILD
 
     path = BUILD / "vllm" / "csrc" / "rocm" / "skinny_gemms.cu"
     if not path.is_file():

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from vllm.dcu.countfiles import Header, Key, Writer
+from vllm.dcu.dispatch.countfiles import Header, Key, Writer
 
 ID = "llmm1-gfx936-bf16-n1-m34816-k5120"
 SCRAPE = """
@@ -40,7 +40,9 @@ def scraped(**env: str) -> list[str]:
 
 def test_the_wheel_names_the_plugin() -> None:
     points = importlib.metadata.distribution("vllm").entry_points
-    assert [(p.group, p.value) for p in points if p.name == "dcu_metrics"] == [("vllm.general_plugins", "vllm.dcu.metrics:register")]
+    assert [(p.group, p.value) for p in points if p.name == "dcu_metrics"] == [
+        ("vllm.general_plugins", "vllm.dcu.dispatch.metrics:register")
+    ]
 
 
 def test_hits_and_misses_of_all_processes_are_added_and_a_simulation_stays_apart(tmp_path: Path) -> None:

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from scripts import platform_table
-from scripts.platform_table import DCU, OTHERS, Table, archs_of, compare, differences, measure, render, trees
-from scripts.scenario import FAKES, Zygote, link_tree
+from scripts.rehearsal import platform_table
+from scripts.rehearsal.platform_table import DCU, OTHERS, Table, archs_of, compare, differences, measure, render, trees
+from scripts.rehearsal.scenarios import FAKES, Zygote, link_tree
 
 
 @pytest.fixture(scope="module")

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from scripts.contracts.model import Tree, tree_from_directory
-from scripts.matrixdispatch import check
-from scripts.paths import TREE
+from scripts.common.paths import TREE
+from scripts.drift.contracts.model import Tree, tree_from_directory
+from scripts.matrix.dispatch import check
 from tests.support import not_run
 
 UTILS = "vllm/model_executor/layers/utils.py"

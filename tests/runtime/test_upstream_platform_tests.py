@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from scripts.platform_table import trees
-from scripts.scenario import FAKES, link_tree
+from scripts.rehearsal.platform_table import trees
+from scripts.rehearsal.scenarios import FAKES, link_tree
 
 FILES = (
     "tests/v1/attention/test_rocm_attention_backends_selection.py",

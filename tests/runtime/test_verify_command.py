@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from vllm.dcu import __main__ as command
-from vllm.dcu.evidence import read_store
+from vllm.dcu.evidence.store import read_store
 
 CAPABILITY = "llmm1-gfx936-bf16-n1-m34816-k5120"
 STAND_IN = """

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 import torch
-from vllm.dcu.binding import Binding
-from vllm.dcu.kernels import LLMM1
-from vllm.dcu.ladder import Outcome, Result, Trial
-from vllm.dcu.record import Contract, Toolchain
-from vllm.dcu.rungs import cases, numbers, timing
-from vllm.dcu.rungs.stage import Stage, Subject
+from vllm.dcu.evidence.binding import Binding
+from vllm.dcu.evidence.ladder import Outcome, Result, Trial
+from vllm.dcu.records.kernels import LLMM1
+from vllm.dcu.records.record import Contract, Toolchain
+from vllm.dcu.verify.rungs import cases, numbers, timing
+from vllm.dcu.verify.rungs.stage import Stage, Subject
 
-from scripts.paths import TREE
+from scripts.common.paths import TREE
 from tests.native.wave import build, region
 from tests.native.wave.host_llmm1 import load
 from tests.support import not_run

@@ -11,21 +11,21 @@ from typing import Any
 import pytest
 import torch
 from vllm.dcu import gate
-from vllm.dcu.binding import Binding
-from vllm.dcu.catalog import CATALOG, records_by_id
-from vllm.dcu.context import Context, NativeOp
-from vllm.dcu.evidence import add, entry_of, read_store
-from vllm.dcu.kernels import LLMM1
-from vllm.dcu.ladder import Outcome, Result, Trial, climb
-from vllm.dcu.reasons import Reason
-from vllm.dcu.record import Record, Toolchain
-from vllm.dcu.rungs import model
-from vllm.dcu.rungs.children import ModelRun
-from vllm.dcu.rungs.endtoend import Load
-from vllm.dcu.rungs.stage import ModelPlan, Stage, subject_of
-from vllm.dcu.signatures import Seen, read_signatures, recorded
-from vllm.dcu.site import Site, judge
-from vllm.dcu.verifyrungs import rungs_of
+from vllm.dcu.dispatch.context import Context, NativeOp
+from vllm.dcu.dispatch.reasons import Reason
+from vllm.dcu.dispatch.signatures import Seen, read_signatures, recorded
+from vllm.dcu.evidence.binding import Binding
+from vllm.dcu.evidence.ladder import Outcome, Result, Trial, climb
+from vllm.dcu.evidence.site import Site, judge
+from vllm.dcu.evidence.store import add, entry_of, read_store
+from vllm.dcu.records.catalog import CATALOG, records_by_id
+from vllm.dcu.records.kernels import LLMM1
+from vllm.dcu.records.record import Record, Toolchain
+from vllm.dcu.verify.climb import rungs_of
+from vllm.dcu.verify.rungs import model
+from vllm.dcu.verify.rungs.children import ModelRun
+from vllm.dcu.verify.rungs.endtoend import Load
+from vllm.dcu.verify.rungs.stage import ModelPlan, Stage, subject_of
 
 BUILT_IN = "llmm1-gfx936-bf16-n1-m34816-k5120"
 BINDING = Binding("", "gfx936", Toolchain("2.10.0", "6.2.0", "0.18.1"), "", "", "", "", "", simulated="a test on the CPU")

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from scripts import errors
-from scripts.envs import ready_python
-from scripts.pin import read_pin
-from scripts.serve import Server, first_service, model_folder, serving, wrong
-from scripts.version import wheel_version
+from scripts.common import errors
+from scripts.runtime.environment import ready_python
+from scripts.serving.server import Server, first_service, model_folder, serving, wrong
+from scripts.upstream.releases import read_pin
+from scripts.wheel.version import wheel_version
 
 VERSION = wheel_version(read_pin().version, read_pin().revision, "cpu")
 

@@ -10,10 +10,10 @@ import json
 
 import pytest
 
-from scripts.envs import ready_python
 from scripts.rehearsal import report
 from scripts.rehearsal.records import Run
-from scripts.rehearse import FOLDER, SHORT, host_kernel, rehearse, write_report
+from scripts.rehearsal.verb import FOLDER, SHORT, host_kernel, rehearse, write_report
+from scripts.runtime.environment import ready_python
 from tests.support import not_run
 
 

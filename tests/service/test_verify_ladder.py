@@ -9,9 +9,9 @@ import json
 import subprocess
 from pathlib import Path
 
-from scripts.envs import ready_python
-from scripts.paths import ROOT
-from scripts.serve import model_folder, server_environment
+from scripts.common.paths import ROOT
+from scripts.runtime.environment import ready_python
+from scripts.serving.server import model_folder, server_environment
 
 STAND_IN = """
 import torch

@@ -6,20 +6,20 @@ import importlib.util
 import sys
 from collections.abc import Sequence
 
+from vllm.dcu.ask.model_config import ModelError
 from vllm.dcu.env import EnvError
-from vllm.dcu.models import ModelError
-from vllm.dcu.record import RecordError
+from vllm.dcu.records.record import RecordError
 
 __all__ = ["VERBS", "main"]
 
 VERBS: dict[str, tuple[str, str]] = {
-    "explain": ("vllm.dcu.explain", "why a call is or is not taken by a native kernel, on any machine"),
-    "survey": ("vllm.dcu.survey", "every Linear of a model, from its config.json, with the decision"),
-    "counters": ("vllm.dcu.countersverb", "add up the dispatch counters of a run"),
-    "docs": ("vllm.dcu.docsverb", "the generated parts of the documentation, checked or written"),
+    "explain": ("vllm.dcu.ask.explain", "why a call is or is not taken by a native kernel, on any machine"),
+    "survey": ("vllm.dcu.ask.survey", "every Linear of a model, from its config.json, with the decision"),
+    "counters": ("vllm.dcu.ask.counters", "add up the dispatch counters of a run"),
+    "docs": ("vllm.dcu.ask.documents", "the generated parts of the documentation, checked or written"),
     "manifest": ("vllm.dcu.manifest", "what build this is"),
-    "verify": ("vllm.dcu.verify", "the evidence ladder on this device"),
-    "bench": ("vllm.dcu.bench", "the kernel against F.linear, shape by shape"),
+    "verify": ("vllm.dcu.verify.verb", "the evidence ladder on this device"),
+    "bench": ("vllm.dcu.verify.bench", "the kernel against F.linear, shape by shape"),
 }
 
 

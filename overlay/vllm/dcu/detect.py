@@ -13,8 +13,8 @@ import os
 from collections.abc import Callable
 from typing import Any, SupportsIndex
 
-from vllm.dcu import kfd
 from vllm.dcu.arch import base_arch, is_dcu_arch
+from vllm.dcu.device import kfd
 
 __all__ = ["PLATFORM", "SealedArch", "also_without_amdsmi", "amdsmi_import_errors", "arch_source", "resolve_gcn_arch"]
 

@@ -19,16 +19,16 @@ from functools import partial
 from operator import attrgetter
 
 import torch
-from vllm.dcu.catalog import CATALOG
-from vllm.dcu.context import Context, observe_context
-from vllm.dcu.counters import FREQUENT, Tally
-from vllm.dcu.countfiles import Header, Key
+from vllm.dcu.dispatch.context import Context, observe_context
+from vllm.dcu.dispatch.counters import FREQUENT, Tally
+from vllm.dcu.dispatch.countfiles import Header, Key
+from vllm.dcu.dispatch.reasons import CALL_REASONS, Reason
+from vllm.dcu.dispatch.rules import candidates, choose, is_forced, standing_reasons, toolchain_phrases, unknown_capabilities
+from vllm.dcu.dispatch.signatures import recorded
 from vllm.dcu.env import EnvError, stats_dir
-from vllm.dcu.kernels import KERNELS
-from vllm.dcu.reasons import CALL_REASONS, Reason
-from vllm.dcu.record import Record, Verdict
-from vllm.dcu.rules import candidates, choose, is_forced, standing_reasons, toolchain_phrases, unknown_capabilities
-from vllm.dcu.signatures import recorded
+from vllm.dcu.records.catalog import CATALOG
+from vllm.dcu.records.kernels import KERNELS
+from vllm.dcu.records.record import Record, Verdict
 from vllm.logger import init_logger
 
 __all__ = ["ActiveGate", "Context", "active", "build", "wrap"]

@@ -11,8 +11,9 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import torch
-from vllm.dcu import detect, kfd, shut
+from vllm.dcu import detect
 from vllm.dcu.arch import base_arch
+from vllm.dcu.device import kfd, shut
 from vllm.logger import init_logger
 from vllm.platforms import rocm
 from vllm.platforms.rocm import RocmPlatform

@@ -85,7 +85,7 @@ def _gate(impl: Callable[..., torch.Tensor], view: Any) -> Callable[..., torch.T
     """What the patched vLLM would register on this device; a stock vLLM registers `impl`."""
     try:
         from vllm.dcu import gate
-        from vllm.dcu.context import observe_context
+        from vllm.dcu.dispatch.context import observe_context
     except ModuleNotFoundError:
         return impl
     if os.environ.get("GFX936_SIM_FAULT") == "lost-counts" and "EngineCore" in _title():

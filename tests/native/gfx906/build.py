@@ -38,7 +38,7 @@ _KERNEL = re.compile(r"LLGemm1_kernelIN3c10(?:8(BFloat16)|4(Half))ELi(\d+)EE")
 def compile_object(text: str, toolchain: Any, believed: int = 64) -> dict[str, Kernel]:
     """The kernels of `text`'s region for gfx906, by mangled name. `believed` is the source's WARP_SIZE.
 
-    `toolchain` is scripts.toolchain.Toolchain. Raises ObjectError with the compiler's words.
+    `toolchain` is scripts.audit.toolchain.Toolchain. Raises ObjectError with the compiler's words.
     """
     with tempfile.TemporaryDirectory() as folder:
         source, target = Path(folder) / "region.hip", Path(folder) / "region.co"

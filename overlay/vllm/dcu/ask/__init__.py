@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Verbs that explain: what would run, what ran, and why not."""

@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""survey: every unquantized Linear shape of a model from its config.json alone, with the decision for decode and prefill.
+
+    python -m vllm.dcu survey /models/Qwen3.5-27B --tp 1
+
+No weights are read and no device is needed; `--arch` (gfx936 by default) is assumed, as in `explain`. Only the language model is listed:
+vision encoders and multi-token-prediction heads are not.
+"""
+
+import argparse
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from vllm.dcu.ask.explain import context_for, explain
+from vllm.dcu.ask.model_config import Linear, ModelError, linears, model_dtype
+from vllm.dcu.dispatch.context import Context
+from vllm.dcu.dispatch.rules import Call
+from vllm.dcu.records.kernels import LLMM1, broken_limit
+
+__all__ = ["Row", "as_text", "main", "read_config", "survey"]
+
+PREFILL_ROWS = 512
+"""How many rows the prefill column asks about; any number but 1 gives the same answer."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One Linear: what takes it at decode (N=1) and at prefill, and, where nothing does, why. `command`: what would verify it."""
+
+    linear: Linear
+    decode: str | None
+    prefill: str | None
+    reasons: tuple[str, ...]
+    command: str | None
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """The model's config.json, from the file or from the folder that holds it.
+
+    Raises:
+        ModelError: there is none, or it is not a JSON object.
+    """
+    file = path / "config.json" if path.is_dir() else path
+    try:
+        data = json.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ModelError(f"{file} cannot be read ({error.strerror}): give a model folder or its config.json") from None
+    except ValueError as error:
+        raise ModelError(f"{file} is not JSON: {error}") from None
+    if not isinstance(data, dict):
+        raise ModelError(f"{file} does not hold a JSON object")
+    return data
+
+
+def survey(config: Mapping[str, Any], context: Context, tp: int = 1) -> tuple[Row, ...]:
+    """One row for each Linear of the model on one rank of `tp`.
+
+    Raises:
+        ModelError: the model's shapes cannot be stated.
+    """
+    return tuple(_row(linear, model_dtype(config), context) for linear in linears(config, tp))
+
+
+def _row(linear: Linear, dtype: str, context: Context) -> Row:
+    decode = explain(Call(dtype, 1, linear.m, linear.k, linear.bias), context)
+    prefill = explain(Call(dtype, PREFILL_ROWS, linear.m, linear.k, linear.bias), context)
+    fits = broken_limit(LLMM1, dtype, 1, linear.m, linear.k, {"rows_per_block": 4}) is None and not linear.bias
+    command = f"python -m vllm.dcu verify --shape {linear.m},{linear.k},{dtype} --kernel LLMM1"
+    return Row(
+        linear,
+        decode.taken,
+        prefill.taken,
+        tuple(reason.value for reason in decode.reasons),
+        command if fits and decode.taken is None else None,
+    )
+
+
+def as_text(rows: Sequence[Row], context: Context, tp: int) -> str:
+    """The table for people."""
+    lines = [f"device {context.label}, tensor parallel {tp}", ""]
+    lines.append(f"{'Linear':28} {'M x K':>16} {'calls/step':>10}  {'decode, N=1':40} prefill")
+    for row in rows:
+        shape = f"{row.linear.m} x {row.linear.k}"
+        decode = row.decode or f"F.linear [{', '.join(row.reasons)}]"
+        lines.append(f"{row.linear.name:28} {shape:>16} {row.linear.calls:>10}  {decode:40} {row.prefill or 'F.linear'}")
+    commands = [row.command for row in rows if row.command]
+    if commands:
+        lines += ["", "The kernel could compute these; on the device, this would say whether it should:", *commands]
+    return "\n".join(lines)
+
+
+def main(argv: Sequence[str]) -> int:
+    """Command line of `survey`. Exit 0: listed; 1: the model's shapes cannot be stated."""
+    parser = argparse.ArgumentParser(prog="python -m vllm.dcu survey", description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("config", type=Path, help="a model folder, or its config.json")
+    parser.add_argument("--tp", type=int, default=1, help="tensor-parallel size (default: %(default)s)")
+    parser.add_argument("--arch", default="gfx936", help="assume a device of this arch (default: %(default)s)")
+    parser.add_argument("--json", action="store_true")
+    args = parser.parse_args(argv)
+    context = context_for(args.arch)
+    assert context is not None, "an assumed device is there"
+    rows = survey(read_config(args.config), context, args.tp)
+    if args.json:
+        data = {"device": context.arch, "simulated": context.simulated, "tp": args.tp, "rows": [asdict(r) for r in rows]}
+        print(json.dumps(data, indent=2))
+    else:
+        print(as_text(rows, context, args.tp))
+    return 0

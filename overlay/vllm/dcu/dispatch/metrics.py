@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The dispatch counters on vLLM's own `/metrics` page, read from the counter files when somebody scrapes it.
+
+A `vllm.general_plugins` entry of the wheel (scripts/wheel/metadata.py), so that vLLM itself calls `register` in every process. A call of the operator costs
+nothing more: the counts are in files that the workers map anyway (VLLM_DCU_STATS_DIR), and only a scrape reads them.
+"""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from vllm.dcu.dispatch.countfiles import merge, read_folder
+from vllm.dcu.env import STATS_DIR, stats_dir
+
+__all__ = ["DispatchCollector", "register"]
+
+_HIT = ("arch", "simulated", "capability")
+_MISS = ("arch", "simulated", "dtype", "m", "k", "rows", "reason")
+_registered: list[Path] = []
+
+
+class DispatchCollector:
+    """What prometheus_client asks at each scrape. Counts dispatches: replays of a captured graph run without Python."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def collect(self) -> Iterator[Any]:
+        """Two counter families: hits by capability, misses by shape and reason. A simulated device is never added to a real one."""
+        from prometheus_client.core import CounterMetricFamily
+
+        hits = CounterMetricFamily("vllm_dcu_dispatch_hits", "Dispatches to the native kernel of an open DCU capability", labels=_HIT)
+        misses = CounterMetricFamily("vllm_dcu_dispatch_misses", "Dispatches to F.linear on a DCU, by shape and reason", labels=_MISS)
+        for group in merge(read_folder(self.folder)[0]) if self.folder.is_dir() else []:
+            device = [group["arch"], group["simulated"]]
+            for capability, value in group["hits"].items():
+                hits.add_metric([*device, capability], value)
+            for miss in group["misses"]:
+                misses.add_metric([*device, *(str(miss[name]) for name in _MISS[2:])], miss["count"])
+        yield from (hits, misses)
+
+
+def register() -> None:
+    """Add the collector to this process's registry, once, where VLLM_DCU_STATS_DIR names a folder.
+
+    With several API servers vLLM builds a registry of its own for each scrape and shows only what prometheus_client shares
+    between processes; there `python -m vllm.dcu counters` is the way, and the log says so.
+    """
+    from vllm.logger import init_logger
+
+    folder = stats_dir()
+    if folder is None or _registered:
+        return
+    _registered.append(folder)
+    if os.environ.get("PROMETHEUS_MULTIPROC_DIR"):
+        init_logger(__name__).info(
+            "Several API servers: DCU counters are not on /metrics. `python -m vllm.dcu counters` reads %s.", STATS_DIR
+        )
+        return
+    try:
+        from prometheus_client import REGISTRY
+    except ImportError:
+        return
+    REGISTRY.register(DispatchCollector(folder))

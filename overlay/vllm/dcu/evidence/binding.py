@@ -1,0 +1,204 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a piece of evidence is bound to: the device, the toolchain and the build it was seen on.  Standard library only.
+
+Everything is read from what runs: the HIP library that is mapped into the process, the driver's own version file, the bytes
+of the extension, the manifest of the imported package. Nothing here opens a device or starts the HIP runtime, because the gate reads
+the binding before the first forward, in processes whose visible devices are not settled yet.
+
+A field that could not be read is empty. Evidence with an empty field is kept for the reader and opens nothing.
+"""
+
+import hashlib
+import importlib.util
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from vllm.dcu.records.record import Toolchain
+
+__all__ = ["Binding", "differences", "dump_binding", "load_binding", "observe_binding"]
+
+_HIP_LIBRARIES = ("libgalaxyhip.so", "libamdhip64.so")
+"""The HIP runtime as DTK ships it (with an ABI of its own, hashcat pull request 4758), and as ROCm names it."""
+_SYS = Path("/sys")
+_CLASSES = ("0x0b40", "0x0300", "0x0302", "0x0380", "0x1200")
+"""PCI classes that a DCU may have (0x0b40, a co-processor, was seen). The vendor's CPUs bring many functions of other classes."""
+
+
+@dataclass(frozen=True)
+class Binding:
+    """What evidence was seen on.
+
+    Attributes:
+        device: vendor and device id of the PCI function, not a market name (one silicon has several).
+        arch: base arch name.
+        toolchain: torch, hip and vllm as the running libraries state them.
+        hip_runtime: name and hash of the HIP library that is mapped into the process.
+        dtk: version of the DTK that this library lies in.
+        build: tree id and version of the manifest of the vllm that runs.
+        extension: hash of `vllm._rocm_C`.
+        driver: kernel driver and version.
+        simulated: empty on a DCU; otherwise what is simulated or stands in, for people to read.
+    """
+
+    device: str
+    arch: str
+    toolchain: Toolchain
+    hip_runtime: str
+    dtk: str
+    build: str
+    extension: str
+    driver: str
+    simulated: str = ""
+
+    @property
+    def label(self) -> str:
+        """The device for people."""
+        return f"{self.arch}, simulated: {self.simulated}" if self.simulated else self.arch
+
+    @property
+    def unknown(self) -> tuple[str, ...]:
+        """Names of the fields that could not be read. The DTK's version is for the reader: its library's hash binds."""
+        return tuple(name for name, value in _flat(self).items() if not value and name not in ("simulated", "python", "dtk"))
+
+
+def _flat(binding: Binding) -> dict[str, str]:
+    data = asdict(binding)
+    return {**data.pop("toolchain"), **data}
+
+
+def differences(then: Binding, now: Binding) -> tuple[str, ...]:
+    """The names of the fields in which two bindings differ. Python's version is for the reader and does not bind."""
+    old, new = _flat(then), _flat(now)
+    return tuple(name for name in old if name != "python" and old[name] != new[name])
+
+
+def dump_binding(binding: Binding) -> dict[str, Any]:
+    """`binding` as plain data."""
+    return asdict(binding)
+
+
+def load_binding(data: Mapping[str, Any]) -> Binding:
+    """The binding that `data` describes.
+
+    Raises:
+        ValueError, KeyError or TypeError: a field is missing, unknown, or not a string.
+    """
+    rest = {name: value for name, value in data.items() if name != "toolchain"}
+    binding = Binding(toolchain=Toolchain(**data["toolchain"]), **rest)
+    if wrong := [name for name, value in _flat(binding).items() if not isinstance(value, str)]:
+        raise TypeError(f"{', '.join(wrong)} is not a string")
+    return binding
+
+
+def observe_binding(arch: str, toolchain: Toolchain, simulated: str = "", extension: Path | None = None) -> Binding:
+    """The binding of this process.
+
+    Args:
+        arch, toolchain, simulated: what the gate's context says.
+        extension: the library that holds the operator; by default `vllm._rocm_C`.
+    """
+    library = _hip_library()
+    return Binding(
+        device=_device(),
+        arch=arch,
+        toolchain=toolchain,
+        hip_runtime=f"{library.name} {_hash(library)}" if library else "",
+        dtk=_dtk(library),
+        build=_build(),
+        extension=_hash(extension or _extension()),
+        driver=_driver(),
+        simulated=simulated,
+    )
+
+
+def _device() -> str:
+    from vllm.dcu.device import kfd
+
+    found = {f"{node.vendor_id:04x}:{node.device_id:04x}" for node in kfd.gpu_nodes()}
+    # A container may withhold the topology and still show the bus.
+    found = found or {f"{kfd.HYGON_VENDOR_ID:04x}:{_first_line(folder / 'device').removeprefix('0x')}" for folder in _functions()}
+    return " ".join(sorted(found))
+
+
+def _functions() -> list[Path]:
+    """The PCI functions of this machine's DCUs."""
+    from vllm.dcu.device import kfd
+
+    return [
+        file.parent
+        for file in sorted(_SYS.glob("bus/pci/devices/*/vendor"))
+        if _first_line(file) == f"0x{kfd.HYGON_VENDOR_ID:04x}" and _first_line(file.with_name("class")).startswith(_CLASSES)
+    ]
+
+
+def _hip_library() -> Path | None:
+    """The HIP library that this process runs on, as the kernel names it; not the one that a header came with."""
+    try:
+        lines = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return None
+    mapped = dict.fromkeys(Path(line.split(maxsplit=5)[-1]) for line in lines if " /" in line)
+    return next((path for name in _HIP_LIBRARIES for path in mapped if path.name.startswith(name)), None)
+
+
+def _dtk(library: Path | None) -> str:
+    root = library.parent.parent if library else Path(os.environ.get("ROCM_PATH") or "/opt/dtk")
+    for folder in (root, *root.parents[:2]):
+        text = _first_line(folder / ".info" / "version")
+        if text:
+            return text
+    return ""
+
+
+def _driver() -> str:
+    """The kernel driver that is bound to the DCUs, whatever it is called: its module's version, else that of the kernel it belongs to."""
+    found = set()
+    for folder in _functions():
+        driver = folder / "driver"
+        if not driver.exists():
+            continue
+        module = (driver / "module").resolve() if (driver / "module").exists() else _SYS / "module" / driver.resolve().name
+        version = _first_line(module / "version") or _first_line(module / "srcversion") or f"of kernel {os.uname().release}"
+        found.add(f"{driver.resolve().name} {version}")
+    return ", ".join(sorted(found))
+
+
+def _build() -> str:
+    from vllm.dcu.manifest import ManifestError, read
+
+    try:
+        manifest = read()
+    except ManifestError:
+        return ""
+    return f"{manifest.version} {manifest.tree}"
+
+
+def _extension() -> Path | None:
+    try:
+        spec = importlib.util.find_spec("vllm._rocm_C")
+    except (ImportError, ValueError):
+        return None
+    return Path(spec.origin) if spec is not None and spec.origin else None
+
+
+def _hash(path: Path | None) -> str:
+    if path is None:
+        return ""
+    digest = hashlib.sha256()
+    try:
+        with path.open("rb") as file:
+            while block := file.read(1 << 20):
+                digest.update(block)
+    except OSError:
+        return ""
+    return digest.hexdigest()
+
+
+def _first_line(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace").split("\n", 1)[0].strip()
+    except OSError:
+        return ""

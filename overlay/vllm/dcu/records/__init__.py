@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Capability records: schema, strict reading, the catalogue, the kernels they name."""

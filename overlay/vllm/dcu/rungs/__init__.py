@@ -1,2 +1,0 @@
-# SPDX-License-Identifier: Apache-2.0
-"""The rungs of `verify`, one module each; `vllm.dcu.ladder` climbs them."""

@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the rungs of one climb share: the capability that is verified, and where.  Imports no torch."""
+
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from vllm.dcu.evidence.binding import Binding
+from vllm.dcu.records.kernels import KERNELS, Kernel
+from vllm.dcu.records.record import Contract, Record
+
+__all__ = ["ModelPlan", "Stage", "Subject", "subject_of"]
+
+
+@dataclass(frozen=True)
+class Subject:
+    """The capability: its id, its kernel, and what one call must be (dtype, n, m, k and the kernel's arguments are all named)."""
+
+    id: str
+    kernel: Kernel
+    contract: Contract
+
+    @property
+    def shape(self) -> tuple[str, int, int]:
+        """(dtype, M, K) of the weight."""
+        c = self.contract
+        assert c.dtype is not None
+        assert c.m is not None
+        assert c.k is not None
+        return c.dtype, c.m, c.k
+
+    @property
+    def arguments(self) -> tuple[int, ...]:
+        """The kernel's own arguments, in order."""
+        return tuple(self.contract.args.values())
+
+
+def subject_of(record: Record) -> Subject:
+    """The capability of a record that names its shape exactly."""
+    return Subject(record.id, KERNELS[record.kernel], record.contract)
+
+
+@dataclass(frozen=True)
+class ModelPlan:
+    """The user's model and how it is served.
+
+    Attributes:
+        model: a folder or name, as `vllm serve` takes it.
+        arguments: further arguments of `vllm serve`, as the user gives them.
+        tokens: how many tokens a short request makes.
+        environment: variables for the processes that run the model, over this one's own.
+    """
+
+    model: str
+    arguments: tuple[str, ...] = ()
+    tokens: int = 16
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Where the rungs run.
+
+    Attributes:
+        binding: what results are bound to; `binding.simulated` is empty on a DCU only.
+        subject: the capability that is verified.
+        device: torch's device for tensors, `cuda` for HIP.
+        native: the operator, `native(weight[M, K], x[1, K], *arguments) -> [1, M]`; None where it is not registered.
+        extension: the library that holds the kernel; None where there is none.
+        wavefront: lanes, as the runtime reports them for the device; None without a device.
+        no_device: why nothing can run on a device here; empty where something can.
+        marks: names, or parts of names, by which a profiler shows the kernel.
+        plan: the model; None where the user named none.
+        python: interpreter for child processes.
+    """
+
+    binding: Binding
+    subject: Subject
+    device: str
+    native: Callable[..., Any] | None
+    extension: Path | None
+    wavefront: int | None
+    no_device: str = ""
+    marks: tuple[str, ...] = ("LLGemm1_kernel",)
+    plan: ModelPlan | None = None
+    python: str = sys.executable

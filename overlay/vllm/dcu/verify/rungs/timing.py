@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Time on a device: medians and spread of the kernel and of `F.linear`, weights rotated so that none is found in the L2.
+
+A round runs each weight copy once; where the device can capture, the round is one graph, so that what is timed is the device and not
+Python. Rounds of the two are interleaved A B A B, so that a clock that drifts drifts for both.
+"""
+
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from vllm.dcu.evidence.ladder import Measure
+
+__all__ = ["Speed", "compare_speed", "copy_bandwidth", "measure", "read_bandwidth"]
+
+_COLD_BYTES = 1 << 30
+"""Bytes of weights between two uses of the same one: far more than any L2."""
+_ROUNDS = 15
+_MOST_COPIES = 256
+
+
+@dataclass(frozen=True)
+class Speed:
+    """Microseconds of one call of the kernel and of `F.linear`; `pairs` are the rounds, `copies` how many weights were rotated."""
+
+    kernel: Measure
+    linear: Measure
+    pairs: tuple[tuple[float, float], ...]
+    copies: int
+
+
+def measure(values: Sequence[float], unit: str = "us", better: str = "lower") -> Measure:
+    """Median and range; the lowest and highest tenth of ten or more values are left out, as one interrupt is no spread."""
+    ordered = sorted(values)
+    cut = len(ordered) // 10
+    kept = ordered[cut : len(ordered) - cut]
+    return Measure(statistics.median(kept), kept[0], kept[-1], len(ordered), unit, better)
+
+
+def compare_speed(
+    native: Callable[..., Any], args: tuple[int, ...], dtype: str, m: int, k: int, device: str, rounds: int = _ROUNDS
+) -> Speed:
+    """Time `native(weight, x, *args)` and `F.linear(x, weight)` on `copies` weights of (m, k), interleaved."""
+    kind = getattr(torch, dtype)
+    size = m * k * kind.itemsize
+    copies = max(2, min(_MOST_COPIES, -(-_COLD_BYTES // size)))
+    weights = [torch.randn(m, k, dtype=torch.float32, device=device).to(kind) for _ in range(copies)]
+    x = torch.randn(1, k, dtype=torch.float32, device=device).to(kind)
+
+    def kernel() -> None:
+        for weight in weights:
+            native(weight, x, *args)
+
+    def linear() -> None:
+        for weight in weights:
+            torch.nn.functional.linear(x, weight)
+
+    timed = [_round(function, device) for function in (kernel, linear)]
+    pairs = tuple((timed[0]() / copies, timed[1]() / copies) for _ in range(rounds))
+    return Speed(measure([a for a, _ in pairs]), measure([b for _, b in pairs]), pairs, copies)
+
+
+def copy_bandwidth(device: str, rounds: int = _ROUNDS) -> Measure:
+    """GB/s of a copy by a kernel on the device, read and write counted: the ceiling that a share is stated of."""
+    source, target = _buffers(device)
+    # An addition and not `copy_`: that would be a copy engine's figure on some devices, which no kernel is bound by.
+    timed = _round(lambda: torch.add(source, 1.0, out=target), device)
+    return measure([2 * source.nbytes / timed() / 1e3 for _ in range(rounds)], "GB/s", "higher")
+
+
+def read_bandwidth(device: str, rounds: int = _ROUNDS) -> Measure:
+    """GB/s of a sum on the device: a product of a matrix and a vector reads, and hardly writes."""
+    source, _ = _buffers(device)
+    timed = _round(lambda: torch.sum(source), device)
+    return measure([source.nbytes / timed() / 1e3 for _ in range(rounds)], "GB/s", "higher")
+
+
+def _buffers(device: str) -> tuple[torch.Tensor, torch.Tensor]:
+    count = (1 << 28) if device != "cpu" else (1 << 22)
+    source = torch.ones(count, dtype=torch.float32, device=device)
+    return source, torch.empty_like(source)
+
+
+def _round(function: Callable[[], object], device: str) -> Callable[[], float]:
+    """A callable that runs `function` once and returns its microseconds on the device."""
+    function()
+    if device == "cpu":
+        return lambda: _on_cpu(function)
+    torch.cuda.synchronize()
+    replay = _captured(function)
+
+    def run() -> float:
+        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        begin.record()
+        replay()
+        end.record()
+        torch.cuda.synchronize()
+        return float(begin.elapsed_time(end)) * 1e3
+
+    run()
+    return run
+
+
+def _captured(function: Callable[[], object]) -> Callable[[], object]:
+    graph = torch.cuda.CUDAGraph()
+    try:
+        with torch.cuda.graph(graph):
+            function()
+    except RuntimeError:
+        torch.cuda.synchronize()
+        return function
+    return graph.replay  # type: ignore[no-any-return]
+
+
+def _on_cpu(function: Callable[[], object]) -> float:
+    begin = time.perf_counter()
+    function()
+    return (time.perf_counter() - begin) * 1e6

@@ -1,0 +1,283 @@
+# SPDX-License-Identifier: Apache-2.0
+"""verify: climb the evidence ladder on this device, and keep what it shows.
+
+    python -m vllm.dcu verify --model /models/Qwen3.5-27B -- --max-model-len 32768
+    python -m vllm.dcu verify --shape 14336,5120 --kernel LLMM1 --model /models/Qwen3.5-27B
+    python -m vllm.dcu verify --folder FOLDER --resume
+
+What follows `--` are the arguments that the model is served with. docs/verify.md says what each rung proves and what it leaves open.
+"""
+
+import argparse
+import importlib.util
+import json
+import re
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import NoReturn
+
+from vllm.dcu.dispatch.context import Context, native_ops, observe_context, running_toolchain
+from vllm.dcu.env import evidence_file
+from vllm.dcu.evidence.binding import observe_binding
+from vllm.dcu.evidence.ladder import Climb, LadderError, Outcome, climb
+from vllm.dcu.evidence.report import ReportError, as_json, compare, load_report, write_report
+from vllm.dcu.evidence.site import State, Status, status_of
+from vllm.dcu.evidence.store import EvidenceError, add, entry_of, forget, read_store
+from vllm.dcu.records.catalog import CATALOG, records_by_id
+from vllm.dcu.records.kernels import KERNELS, broken_limit
+from vllm.dcu.records.record import Contract, Record, Verdict
+from vllm.dcu.verify.climb import make_record, rungs_of
+from vllm.dcu.verify.plots import write_plots
+from vllm.dcu.verify.rungs.endtoend import Load
+from vllm.dcu.verify.rungs.stage import ModelPlan, Stage, Subject, subject_of
+
+__all__ = ["main", "parse_shape", "stage_here", "verify"]
+
+_DEFAULT = next(record.id for record in CATALOG if record.verdict is Verdict.OPEN)
+_DTYPES = {"bf16": "bfloat16", "fp16": "float16", "half": "float16"}
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m vllm.dcu verify",
+        description=(__doc__ or "").split("\n")[0],
+        epilog="exit: 0 every rung that was asked for passed; 1 error; 2 usage; 3 a rung failed; 4 none failed, some did not run; 5 worse than --baseline",
+    )
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--capability", metavar="ID", help=f"a positive record of the catalogue (default: {_DEFAULT})")
+    what.add_argument("--shape", metavar="M,K[,DTYPE]", help="a weight's shape that no record opens yet")
+    what.add_argument("--forget", metavar="ID", help="drop the site's evidence about a capability, and do nothing else")
+    parser.add_argument("--kernel", default="LLMM1", choices=sorted(k for k, v in KERNELS.items() if v.dispatchable))
+    parser.add_argument("--rows-per-block", type=int, default=4, help="with --shape (default: %(default)s)")
+    parser.add_argument("--model", help="the model to serve; without one V3 to V7 do not run")
+    parser.add_argument("--tokens", type=int, default=16, help="of a short request (default: %(default)s)")
+    parser.add_argument("--rounds", type=int, default=3, help="of V7: legs of on and of off each (default: %(default)s)")
+    parser.add_argument("--prompts", type=int, default=16, help="requests of one leg of V7 (default: %(default)s)")
+    parser.add_argument("--load", default="128,128", metavar="IN,OUT", help="tokens of one request of V7 (default: %(default)s)")
+    parser.add_argument("--rung", action="append", default=[], metavar="ID", help="climb only this one; may be given again")
+    parser.add_argument("--resume", action="store_true", help="go on with the climb in --folder")
+    parser.add_argument("--folder", type=Path, help="where report, raw output and state go (default: a new one here)")
+    parser.add_argument("--baseline", type=Path, metavar="REPORT.JSON", help="list what is worse than in that report")
+    parser.add_argument("--evidence", type=Path, metavar="FILE", help="keep the evidence there instead of in the site's file")
+    parser.add_argument(
+        "--stand-in", type=Path, metavar="FILE.PY", help="a rehearsal: this file registers the operator and says what it is"
+    )
+    parser.add_argument("--json", action="store_true", help="print report.json instead of the summary")
+    return parser
+
+
+def main(argv: Sequence[str]) -> int:
+    """Command line of `verify`."""
+    words, serve = list(argv), []
+    if "--" in words:
+        at = words.index("--")
+        words, serve = words[:at], words[at + 1 :]
+    parser = _parser()
+    args = parser.parse_args(words)
+    if args.resume and args.folder is None:
+        parser.error("--resume needs --folder, the one of the climb to go on with")
+    if serve and args.model is None:
+        parser.error("arguments after `--` are those that --model is served with: give one")
+    # Told to end, it ends the server that it started as well.
+    before = signal.signal(signal.SIGTERM, _terminated)
+    try:
+        return _main(args, tuple(serve), parser)
+    except (EvidenceError, LadderError, ReportError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _terminated(number: int, frame: object) -> NoReturn:
+    raise SystemExit(128 + number)
+
+
+def _main(args: argparse.Namespace, serve: tuple[str, ...], parser: argparse.ArgumentParser) -> int:
+    store = args.evidence or evidence_file()
+    if args.forget:
+        if store is None:
+            parser.error("--forget needs --evidence FILE where there is no home folder")
+        print(f"{forget(store, args.forget)} entries about {args.forget} dropped from {store}")
+        return 0
+    baseline = load_report(args.baseline) if args.baseline else None
+    subject = _subject(args, parser, store)
+    plan = ModelPlan(args.model, serve, args.tokens) if args.model else None
+    stage = stage_here(subject, plan, args.stand_in)
+    folder = args.folder or Path(f"verify-{subject.id}-{time.strftime('%Y%m%d-%H%M%S')}")
+    # A simulation does not write into the site's file by itself.
+    kept = args.evidence or (None if stage.binding.simulated else store)
+    found, notes = verify(stage, folder, _load(args, parser), args.rung, args.resume, kept)
+    worse = compare(baseline, found) if baseline else ()
+    notes += [f"Worse than {args.baseline}: {w.rung}: {w.what}" for w in worse]
+    path = write_report(found, folder, notes, write_plots(found, folder))
+    if args.json:
+        print(json.dumps(as_json(found), indent=1))
+    else:
+        print("\n".join(["", *notes, f"report: {path}"]))
+    return _code(found, args.rung, bool(worse))
+
+
+def _load(args: argparse.Namespace, parser: argparse.ArgumentParser) -> Load:
+    parts = re.fullmatch(r"(\d+),(\d+)", args.load)
+    if parts is None or min(args.rounds, args.prompts, int(parts[1]), int(parts[2])) < 1:
+        parser.error("--rounds, --prompts and both numbers of --load IN,OUT are at least 1")
+    return Load(args.rounds, args.prompts, int(parts[1]), int(parts[2]))
+
+
+def _code(found: Climb, asked: Sequence[str], worse: bool) -> int:
+    outcomes = [step.result.outcome for step in found.steps if not asked or step.id in asked]
+    if Outcome.FAILED in outcomes:
+        return 3
+    if worse:
+        return 5
+    return 4 if Outcome.NOT_RUN in outcomes else 0
+
+
+def parse_shape(text: str) -> tuple[str, int, int] | None:
+    """(dtype, M, K) of `M,K` or `M,K,DTYPE` (bfloat16 where it is left out), or None."""
+    parts = re.fullmatch(r"(\d+),(\d+)(?:,(\w+))?", text)
+    return (_DTYPES.get(parts[3] or "bf16", parts[3] or ""), int(parts[1]), int(parts[2])) if parts else None
+
+
+def _of_the_site(ident: str, store: Path | None) -> Record | None:
+    """The site's own record of that id, positive or negative."""
+    found = read_store(store) if store is not None else ()
+    return next((entry.record for entry in found if entry.record is not None and entry.record.id == ident), None)
+
+
+def _subject(args: argparse.Namespace, parser: argparse.ArgumentParser, store: Path | None) -> Subject:
+    if args.shape is None:
+        record = records_by_id().get(args.capability or _DEFAULT) or _of_the_site(args.capability, store)
+        if record is None or (record.verdict is not Verdict.OPEN and record.id in records_by_id()):
+            opened = ", ".join(r.id for r in CATALOG if r.verdict is Verdict.OPEN)
+            parser.error(f"{args.capability!r} is no positive record of the catalogue ({opened}); for another shape use --shape M,K")
+        return subject_of(record)
+    shape = parse_shape(args.shape)
+    if shape is None:
+        parser.error(f"--shape {args.shape!r} is not M,K or M,K,DTYPE")
+    dtype, m, k = shape
+    kernel = KERNELS[args.kernel]
+    arguments = {"rows_per_block": args.rows_per_block}
+    if broken := broken_limit(kernel, dtype, 1, m, k, arguments):
+        parser.error(f"{kernel.name} cannot compute that: {broken[1]}")
+    known = [r for r in CATALOG if r.verdict is Verdict.OPEN and r.key == (dtype, m, k)]
+    if known:
+        return subject_of(known[0])
+    ident = f"site-{kernel.name.lower()}-gfx936-{dtype}-n1-m{m}-k{k}-r{args.rows_per_block}"
+    return Subject(ident, kernel, Contract(dtype, 1, m, k, args=arguments))
+
+
+def stage_here(subject: Subject, plan: ModelPlan | None, stand_in: Path | None) -> Stage:
+    """This process as the rungs see it: a DCU; or a stand-in on whatever is here; or nothing, with the reason.
+
+    `stand_in` is a Python file that registers the operator for the device here and may define `LABEL` (what it is), `EXTENSION` (its library)
+    and `MARKS` (names by which a profiler shows it).
+
+    Raises:
+        LadderError: the stand-in registers no operator, or this is a DCU, where nothing may stand in.
+    """
+    context, platform = _observed()
+    if stand_in is not None:
+        if context is not None:
+            raise LadderError("this is a DCU: nothing may stand in for its own kernel (leave --stand-in out)")
+        return _stage_of_stand_in(subject, plan, stand_in)
+    if context is None:
+        why = f"there is no DCU in this process: {platform}"
+        binding = replace(observe_binding("none", running_toolchain(), simulated=why), extension="")
+        return Stage(binding, subject, "cpu", None, None, None, no_device=why, plan=plan)
+    import torch
+
+    spec = importlib.util.find_spec("vllm._rocm_C")
+    extension = Path(spec.origin) if spec is not None and spec.origin else None
+    wavefront = int(torch.cuda.get_device_properties(0).warp_size)
+    op = context.ops.get(subject.kernel.op)
+    binding = observe_binding(context.arch, context.toolchain)
+    return Stage(binding, subject, "cuda", op.call if op else None, extension, wavefront, plan=plan)
+
+
+def _observed() -> tuple[Context | None, str]:
+    """The gate's context, or None and what runs instead of a DCU."""
+    try:
+        context = observe_context()
+        from vllm.platforms import current_platform
+    except ModuleNotFoundError as error:
+        return None, f"vLLM is not installed here ({error.name} is missing)"
+    return context, f"vLLM runs as {type(current_platform).__name__}"
+
+
+def _stage_of_stand_in(subject: Subject, plan: ModelPlan | None, path: Path) -> Stage:
+    import torch
+
+    spec = importlib.util.spec_from_file_location("dcu_stand_in", path)
+    if spec is None or spec.loader is None or not path.is_file():
+        raise LadderError(f"{path} is no Python file that could stand in")
+    module = importlib.util.module_from_spec(spec)
+    # Kept: the operator lives only as long as the library object that registered it.
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    op = native_ops().get(subject.kernel.op)
+    if op is None or op.schema != subject.kernel.schema:
+        raise LadderError(f"{path} does not register {subject.kernel.schema}")
+    cuda = torch.cuda.is_available()
+    properties = torch.cuda.get_device_properties(0) if cuda else None
+    name = properties.name if properties else "the CPU"
+    arch = f"sm_{properties.major}{properties.minor}" if properties else "cpu"
+    extension = getattr(module, "EXTENSION", None)
+    label = f"{getattr(module, 'LABEL', path.name)}, on {name}"
+    binding = observe_binding(arch, running_toolchain(), simulated=label, extension=Path(extension) if extension else path)
+    return Stage(
+        binding,
+        subject,
+        "cuda" if cuda else "cpu",
+        op.call,
+        Path(extension) if extension else None,
+        int(properties.warp_size) if properties else None,
+        marks=tuple(getattr(module, "MARKS", ("LLGemm1_kernel",) if cuda else (subject.kernel.op,))),
+        plan=plan,
+    )
+
+
+def verify(stage: Stage, folder: Path, load: Load, only: Sequence[str], resume: bool, store: Path | None) -> tuple[Climb, list[str]]:
+    """Climb on `stage`, keep the evidence in `store`. Returns the climb and what it means, one sentence each.
+
+    Raises:
+        LadderError, EvidenceError, OSError: the climb cannot begin, or its evidence cannot be kept.
+    """
+
+    def say(line: str) -> None:
+        print(line, file=sys.stderr, flush=True)
+
+    found = climb(
+        rungs_of(stage, folder, load),
+        tool="verify",
+        subject=stage.subject.id,
+        binding=stage.binding,
+        folder=folder,
+        only=only,
+        resume=resume,
+        say=say,
+    )
+    record = make_record(found, stage.subject)
+    entry = entry_of(found, record)
+    if not entry.rungs:
+        return found, ["Nothing ran: there is no evidence to keep."]
+    if store is None or (stage.binding.simulated and stage.subject.id not in records_by_id()):
+        return found, [_meaning(stage, status_of(entry.subject, (entry,), stage.binding))]
+    kept = add(store, entry)
+    return found, [_meaning(stage, status_of(entry.subject, (kept,), stage.binding)), f"Evidence kept in {store}."]
+
+
+def _meaning(stage: Stage, status: Status) -> str:
+    ident = stage.subject.id
+    if stage.binding.simulated:
+        return f"{ident} stays as it is on hardware: this was not a DCU ({stage.binding.simulated})."
+    if status.state is State.VERIFIED:
+        return f"{ident} opens on this device and toolchain, from the next start of vLLM on."
+    if status.state is State.FAILED:
+        return status.sentence
+    return f"{ident} is not opened by this climb (--resume goes on): {status.sentence}."

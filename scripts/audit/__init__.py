@@ -1,0 +1,1 @@
+"""What is compiled for a DCU, and what may be."""

@@ -1,0 +1,267 @@
+"""What a compiled library holds for a device, and whether that is LLMM1 and nothing else.
+
+Facts come from the code objects themselves: the kernel metadata the loader reads, and the disassembly. The rules take
+facts, so that each can be shown to fail on a planted fault.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+
+import yaml
+
+from scripts.audit.toolchain import Toolchain
+from scripts.common import errors
+from scripts.common.paths import ROOT
+
+__all__ = [
+    "DCU_NAMESPACE",
+    "FORBIDDEN",
+    "LLMM1_KERNELS",
+    "DeviceCode",
+    "Kernel",
+    "LlvmTools",
+    "code_objects_module",
+    "device_code",
+    "dtk_tools",
+    "library_of",
+    "llmm1_faults",
+    "private_tools",
+    "split_faults",
+]
+
+WAVEFRONT = 64
+DCU_NAMESPACE = "vllm_dcu::selected::"
+_ROWS = (2, 4, 8, 16)
+# Exactly the kernels that LLMM1's host function can launch, in the namespace that cmake/dcu.cmake selects them into.
+LLMM1_KERNELS = {f"{DCU_NAMESPACE}LLGemm1_kernel<c10::{dtype}, {rows}>": rows for dtype in ("BFloat16", "Half") for rows in _ROWS}
+FORBIDDEN = re.compile(r"v_dot2\w*|v_mfma\w*|v_smfma\w*|s_trap")
+
+
+@dataclass(frozen=True)
+class LlvmTools:
+    """The three tools that read a code object, wherever they come from."""
+
+    readelf: Path
+    objdump: Path
+    cxxfilt: Path
+    origin: str
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """One kernel as its metadata states it. `name` is demangled, without return type and arguments; sizes in bytes."""
+
+    name: str
+    wavefront: int
+    lds: int
+    scratch: int
+    spills: int
+
+
+@dataclass(frozen=True)
+class DeviceCode:
+    """One code object: its bundle in the file, bare arch, kernels, and how often each instruction occurs."""
+
+    bundle: int
+    arch: str
+    kernels: tuple[Kernel, ...]
+    instructions: Counter[str]
+
+    @property
+    def forbidden(self) -> dict[str, int]:
+        """Instructions that a DCU lacks or that abort, with counts."""
+        return {name: n for name, n in sorted(self.instructions.items()) if FORBIDDEN.fullmatch(name)}
+
+
+def code_objects_module() -> ModuleType:
+    """vllm/dcu/device/codeobjects.py, the walker that the wheel itself uses, loaded without importing vllm."""
+    name = "gfx936_codeobjects"
+    if name not in sys.modules:
+        spec = importlib.util.spec_from_file_location(name, ROOT / "overlay" / "vllm" / "dcu" / "device" / "codeobjects.py")
+        if spec is None or spec.loader is None:
+            raise AssertionError(name)
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[name] = module
+        spec.loader.exec_module(module)
+    return sys.modules[name]
+
+
+def private_tools(toolchain: Toolchain) -> LlvmTools:
+    """The tools of the private toolchain."""
+    tool = toolchain.tool
+    return LlvmTools(tool("llvm-readelf"), tool("llvm-objdump"), tool("llvm-cxxfilt"), toolchain.compiler)
+
+
+def dtk_tools() -> LlvmTools | None:
+    """The DTK's (or a ROCm's) own tools, which alone can disassemble gfx936; None where there is no such toolchain."""
+    prefix = Path(os.environ.get("ROCM_PATH") or "/opt/dtk")
+    for folder in (prefix / "lib" / "llvm" / "bin", prefix / "llvm" / "bin", prefix / "bin"):
+        paths = [folder / name for name in ("llvm-readelf", "llvm-objdump", "llvm-cxxfilt")]
+        if all(path.is_file() for path in paths[:2]):
+            demangle = paths[2] if paths[2].is_file() else Path(shutil.which("c++filt") or paths[2])
+            return LlvmTools(paths[0], paths[1], demangle, str(folder))
+    return None
+
+
+def device_code(library: Path, tools: LlvmTools) -> tuple[DeviceCode, ...]:
+    """Every code object of every bundle in `library`.
+
+    Raises:
+        errors.CheckFailed: the bundles cannot be listed, or a tool cannot read a code object.
+    """
+    module = code_objects_module()
+    try:
+        entries = module.code_objects(library)
+    except module.CodeObjectError as error:
+        raise errors.CheckFailed(str(error), "code that cannot be listed cannot be audited", "build it as the message says") from error
+    found = []
+    with tempfile.TemporaryDirectory(prefix="gfx936-audit-") as folder, library.open("rb") as stream:
+        for entry in entries:
+            if not entry.target or not entry.size:
+                continue
+            stream.seek(entry.offset)
+            file = Path(folder) / f"{entry.bundle}.{entry.arch}.co"
+            file.write_bytes(stream.read(entry.size))
+            found.append(DeviceCode(entry.bundle, entry.arch, _kernels(file, tools), _instructions(file, tools)))
+            file.unlink()
+    return tuple(found)
+
+
+def _kernels(file: Path, tools: LlvmTools) -> tuple[Kernel, ...]:
+    notes = _run([str(tools.readelf), "-n", str(file)])
+    start = notes.find("amdhsa.kernels:")
+    if start == -1:
+        if "AMDGPU Metadata" in notes:
+            return ()  # a unit without kernels
+        raise errors.CheckFailed(f"{file.name} has no kernel metadata", "the loader could not load it either", "is it a HIP code object?")
+    metadata = yaml.safe_load(notes[start:].split("\n...", 1)[0])
+    rows = metadata["amdhsa.kernels"] or []
+    names = _run([str(tools.cxxfilt)], "\n".join(str(row[".name"]) for row in rows) + "\n").splitlines()
+    return tuple(
+        Kernel(
+            name=_bare(name),
+            wavefront=int(row[".wavefront_size"]),
+            lds=int(row[".group_segment_fixed_size"]),
+            scratch=int(row[".private_segment_fixed_size"]),
+            spills=int(row.get(".vgpr_spill_count", 0)) + int(row.get(".sgpr_spill_count", 0)),
+        )
+        for name, row in zip(names, rows, strict=True)
+    )
+
+
+def _bare(demangled: str) -> str:
+    """`void a::k<c10::Half, 4>(c10::Half const*, ...)` -> `a::k<c10::Half, 4>`."""
+    name = demangled.removeprefix("void ")
+    depth = 0
+    for index, char in enumerate(name):
+        depth += {"<": 1, ">": -1}.get(char, 0)
+        if char == "(" and depth == 0 and index:
+            return name[:index]
+    return name
+
+
+def _instructions(file: Path, tools: LlvmTools) -> Counter[str]:
+    text = _run([str(tools.objdump), "-d", "--no-show-raw-insn", str(file)])
+    return Counter(re.findall(r"(?m)^\s+([a-z][a-z0-9_]+)\b", text))
+
+
+def _run(argv: Sequence[str], stdin: str | None = None) -> str:
+    done = subprocess.run(argv, input=stdin, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise errors.CheckFailed(
+            f"{Path(argv[0]).name} cannot read the code object (ended with {done.returncode})",
+            (done.stderr.strip().splitlines() or ["no message"])[0],
+            "use the tools of the toolchain that built it: `source /opt/dtk/env.sh` first",
+        )
+    return done.stdout
+
+
+def llmm1_faults(code: DeviceCode) -> list[str]:
+    """Why a DCU's code object is not LLMM1 and nothing else, one sentence a fault; [] when it is."""
+    where = f"bundle {code.bundle}, {code.arch}"
+    faults = []
+    names = Counter(kernel.name for kernel in code.kernels)
+    for name, times in sorted(names.items()):
+        if name not in LLMM1_KERNELS:
+            faults.append(f"{where}: kernel {name} is not LLMM1's; only LLMM1 may be compiled for a DCU")
+        elif times != 1:
+            faults.append(f"{where}: kernel {name} is there {times} times")
+    for missing in sorted(LLMM1_KERNELS.keys() - names.keys()):
+        faults.append(f"{where}: kernel {missing} of LLMM1 is missing")
+    for kernel in code.kernels:
+        if kernel.wavefront != WAVEFRONT:
+            faults.append(f"{where}: {kernel.name} has wavefront {kernel.wavefront}, not {WAVEFRONT}")
+        rows = LLMM1_KERNELS.get(kernel.name)
+        if rows is None:
+            continue
+        if kernel.lds != rows * WAVEFRONT * 4:
+            faults.append(
+                f"{where}: {kernel.name} has {kernel.lds} bytes of LDS, not {rows} x {WAVEFRONT} x 4: "
+                f"its source believed in a wavefront of {kernel.lds // (rows * 4)}"
+            )
+        if rows == 4 and (kernel.scratch or kernel.spills):
+            faults.append(f"{where}: {kernel.name} uses {kernel.scratch} bytes of scratch, {kernel.spills} spills; expected none")
+    for name, count in code.forbidden.items():
+        faults.append(f"{where}: instruction {name} occurs {count} times; a DCU lacks it or it aborts")
+    return faults
+
+
+def split_faults(codes: Sequence[DeviceCode], dcu: str, others: frozenset[str]) -> list[str]:
+    """Why a module is not the split it should be: LLMM1 alone for `dcu`, other code for exactly `others`."""
+    faults = []
+    mine = [code for code in codes if code.arch == dcu]
+    if len(mine) != 1:
+        faults.append(f"{len(mine)} code objects for {dcu}, 1 expected")
+    for code in mine:
+        faults += llmm1_faults(code)
+        siblings = sorted({c.arch for c in codes if c.bundle == code.bundle and c.arch != dcu})
+        if siblings:
+            faults.append(f"the bundle that holds {dcu} also holds {', '.join(siblings)}: its unit was compiled for other archs")
+    present = frozenset(code.arch for code in codes if code.arch != dcu)
+    if present != others:
+        faults.append(f"archs besides {dcu}: {_names(present)}; expected {_names(others)}")
+    return faults
+
+
+def _names(archs: frozenset[str]) -> str:
+    return ", ".join(sorted(archs)) or "none"
+
+
+@contextmanager
+def library_of(path: Path) -> Iterator[Path]:
+    """The _rocm_C library of a wheel (unpacked into a temporary folder), or `path` itself where it is a library.
+
+    Raises:
+        errors.MissingInput: there is no such file, or no _rocm_C in it.
+    """
+    if not path.is_file():
+        raise errors.MissingInput(f"{path} is not a file", "the audit reads a wheel or a library", "give its path: WHEEL=dist/vllm-....whl")
+    if path.suffix != ".whl":
+        yield path
+        return
+    with zipfile.ZipFile(path) as wheel, tempfile.TemporaryDirectory(prefix="gfx936-wheel-") as folder:
+        names = [name for name in wheel.namelist() if re.fullmatch(r"vllm/_rocm_C[^/]*\.so", name)]
+        if len(names) != 1:
+            raise errors.MissingInput(
+                f"{path.name} holds {len(names)} vllm/_rocm_C libraries",
+                "a build for a DCU has exactly one; a CPU or pure-Python wheel has none",
+                "build with TARGET=rocm and PYTORCH_ROCM_ARCH=gfx936",
+            )
+        file = Path(folder) / Path(names[0]).name
+        with wheel.open(names[0]) as source, file.open("wb") as target:
+            shutil.copyfileobj(source, target)
+        yield file

@@ -1,0 +1,1 @@
+"""The checks: lint, tests, benchmarks, the ladder of evidence."""

@@ -1,0 +1,1 @@
+"""What every tool uses: errors and exit codes, folders, files, child processes, git."""

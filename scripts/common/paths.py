@@ -1,0 +1,50 @@
+"""Where things are. The one place that knows the folder layout."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+__all__ = [
+    "BUILD",
+    "DIST",
+    "OFFLINE",
+    "OVERLAY_ROOTS",
+    "PATCHES",
+    "ROOT",
+    "SERIES",
+    "SERIES_LOCK",
+    "TREE",
+    "UPSTREAM_TOML",
+    "cache_dir",
+    "shown",
+]
+
+ROOT = Path(__file__).resolve().parents[2]
+BUILD = ROOT / "build"
+DIST = ROOT / "dist"
+TREE = BUILD / "vllm"
+PATCHES = ROOT / "patches"
+SERIES = PATCHES / "series"
+SERIES_LOCK = PATCHES / "series.lock"
+# What `make bundle` packs for a machine without a network: sdist and wheels. A checkout that has this folder fetches nothing.
+OFFLINE = ROOT / "offline"
+UPSTREAM_TOML = ROOT / "upstream.toml"
+# Our folder -> where its content lands in the tree.
+OVERLAY_ROOTS: dict[str, str] = {"overlay": "", "csrc": "csrc"}
+
+
+def cache_dir() -> Path:
+    """Folder for verified downloads: $GFX936_CACHE, else the user's cache folder, else build/cache (no home)."""
+    if chosen := os.environ.get("GFX936_CACHE"):
+        return Path(chosen).resolve()
+    base = os.environ.get("XDG_CACHE_HOME") or (os.environ.get("HOME") and str(Path(os.environ["HOME"]) / ".cache"))
+    return Path(base) / "vllm-for-gfx936" if base else BUILD / "cache"
+
+
+def shown(path: Path) -> str:
+    """A path as a person should read it: relative to the repository where it is inside."""
+    try:
+        return str(path.relative_to(ROOT))
+    except ValueError:
+        return str(path)

@@ -1,0 +1,32 @@
+"""Where cmake and ninja come from: the tools environment first, PATH second. Bare Python."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+
+from scripts.common.tools import FOLDER
+
+__all__ = ["locate", "program_version"]
+
+
+def locate(name: str, env: Mapping[str, str], tools: Path | None = None) -> Path | None:
+    """The program, or None. `tools` is the folder of the tools environment's programs (its own by default)."""
+    own = (tools or FOLDER / "bin") / name
+    if own.is_file():
+        return own
+    found = shutil.which(name, path=env.get("PATH"))
+    return Path(found) if found else None
+
+
+def program_version(program: Path, env: Mapping[str, str]) -> str:
+    """The first version number that `--version` prints, "" if none."""
+    try:
+        done = subprocess.run([str(program), "--version"], env=dict(env), capture_output=True, text=True, check=False, timeout=60)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    match = re.search(r"\d+(?:\.\d+)+", done.stdout)
+    return match[0] if match else ""

@@ -1,0 +1,1 @@
+"""What an upstream release would change for us, without a rebase."""

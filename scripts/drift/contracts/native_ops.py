@@ -1,0 +1,177 @@
+"""The native side we stand on: op schemas and their #if guards, bound symbols, LLMM1's text, the wave size."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterator
+
+from scripts.drift.contracts import cmake_eval, cxx
+from scripts.drift.contracts.model import BLOCK, INFO, REVIEW, Fact, Facts, Finding, Tree, changes, hunk, line_of
+
+ID = "native-ops"
+MODULE = "_rocm_C"
+#: The op our capability calls; every other op of the module is watched, not used.
+USED = "LLMM1"
+BINDINGS = "csrc/rocm/torch_bindings.cpp"
+#: Definitions whose text is the evidence's subject.
+KERNEL = ("LLGemm1_kernel", "LLMM1")
+#: Where hipify's rules live, and the functions that decide when it runs.
+HIPIFY = "cmake/hipify.py"
+
+
+def collect(tree: Tree) -> list[Fact]:
+    """Facts for schemas, bindings, the LLMM1 region, WARP_SIZE and hipify."""
+    return [*_schemas(tree), *_bindings(tree), *_kernel(tree), *_wave(tree), *_hipify(tree)]
+
+
+def judge(base: Facts, new: Facts) -> list[Finding]:
+    """See the sentences: the used op, its kernel text and an undefined symbol block; the rest is for a reader."""
+    found = []
+    others: list[str] = []
+    for key, old, fact in changes(base.of(ID), new.of(ID)):
+        kind, _, name = key.partition(":")
+        if kind in ("schema", "guard") and name != USED:
+            others.extend(f"{sign}{kind} {name}: {f.value}" for sign, f in (("-", old), ("+", fact)) if f)
+            continue
+        level, sentence = _say(kind, name, old, fact)
+        if level:
+            at = fact or old
+            assert at is not None
+            diff = hunk(old.region if old else "", fact.region if fact else "")
+            found.append(Finding(level, ID, key, at.path, at.line, sentence, diff))
+    if others:
+        names = {line.split()[1].rstrip(":") for line in others}
+        sentence = f"{len(names)} other op(s) of {MODULE} change schema or guard; none is opened for gfx936."
+        found.append(Finding(INFO, ID, "other-ops", BINDINGS, 1, sentence, "\n".join(others)))
+    return found
+
+
+def _say(kind: str, name: str, old: Fact | None, new: Fact | None) -> tuple[str, str]:
+    if name == USED and kind == "schema":
+        return BLOCK, f"op {MODULE}::{name} is " + ("gone." if new is None else f"now {new.value}")
+    if name == USED and kind == "guard" and new is not None:
+        return REVIEW, f"op {MODULE}::{name} now stands under #if {new.value or 'nothing'}: the gfx936 build must satisfy it."
+    if kind == "bound" and new is not None and json.loads(new.value) is False:
+        return BLOCK, f"{name} is bound in {BINDINGS} but nothing that is built for gfx936 defines it: the module would not load."
+    if kind == "region":
+        if new is None:
+            return BLOCK, f"{name} is not in csrc/ any more: the capability has no kernel."
+        if old is None:
+            return BLOCK, f"{name} has a new definition in {new.path}."
+        return BLOCK, f"the text of {name} changed: numbers and records taken with the old text do not hold for it."
+    if kind == "place" and old is not None and new is not None:
+        return REVIEW, f"{name} moved from {old.value} to {new.value}: includes and the generated prefix must follow."
+    if kind == "wave":
+        return BLOCK, "the definition of WARP_SIZE changed." if new else "WARP_SIZE has no definition any more."
+    if kind == "hipify" and old is not None:
+        return REVIEW, f"{name} changed: the names and places of hipified files may have moved."
+    return "", ""
+
+
+def _schemas(tree: Tree) -> Iterator[Fact]:
+    text = tree.text(BINDINGS)
+    for match in re.finditer(r"\b\w+\.def\(\s*((?:\"(?:\\.|[^\"\\])*\"\s*)+)", text):
+        schema = " ".join("".join(re.findall(r"\"((?:\\.|[^\"\\])*)\"", match[1])).split())
+        guard = " && ".join(cxx.guards(text, match.start()))
+        name = schema.split("(", 1)[0]
+        line = line_of(text, match.start())
+        yield Fact(ID, f"schema:{name}", schema, BINDINGS, line, schema)
+        yield Fact(ID, f"guard:{name}", guard, BINDINGS, line, f"#if {guard}" if guard else "")
+
+
+def _bindings(tree: Tree) -> Iterator[Fact]:
+    """For each symbol bound with the macros of the gfx936 build: is it defined in a source of that build?"""
+    try:
+        module = cmake_eval.evaluate(tree).module(MODULE)
+    except cmake_eval.EvaluationFailed:
+        return  # build-set reports it
+    defined = {d.split("=")[0] for d in module.definitions} | {f[2:].split("=")[0] for f in module.flags if f.startswith("-D")}
+    bindings = [s for s in module.sources if s.endswith(".cpp")] or [BINDINGS]
+    device = [s for s in module.sources if s.endswith((".cu", ".hip"))]
+    for path in bindings:
+        text = tree.text(path)
+        for match in re.finditer(r"\.impl\(\s*\"(\w+)\"[^;]*?&\s*([\w:]+)\s*\)", text):
+            if cxx.active(cxx.guards(text, match.start()), defined) is False:
+                continue
+            symbol = match[2].split("::")[-1]
+            has = any(cxx.definitions(tree.text(s), symbol) for s in [*device, *bindings])
+            yield Fact(ID, f"bound:{symbol}", json.dumps(has), path, line_of(text, match.start()), match[0])
+
+
+def _kernel(tree: Tree) -> Iterator[Fact]:
+    for name in KERNEL:
+        regions: list[tuple[str, int, str]] = []
+        for path in tree.containing(name, "csrc/", ".cu", ".cuh"):
+            if path.startswith("csrc/rocm/dcu_"):
+                continue
+            text = tree.text(path)
+            regions.extend((path, line_of(text, a), text[a:b]) for a, b in cxx.definitions(text, name))
+        if not regions:
+            continue
+        joined = "\n".join(r for _, _, r in regions)
+        path, line, _ = regions[0]
+        digest = hashlib.sha256(joined.encode()).hexdigest()
+        yield Fact(ID, f"region:{name}", digest, path, line, joined)
+        yield Fact(ID, f"place:{name}", path, path, line)
+        helpers = _helpers(tree.text(path), joined)
+        if helpers:
+            digest = hashlib.sha256(helpers.encode()).hexdigest()
+            yield Fact(ID, f"region:helpers of {name}", digest, path, line, helpers)
+
+
+def _words(region: str) -> set[str]:
+    return set(re.findall(r"[A-Za-z_]\w{3,}", cxx.without_comments(region)))
+
+
+def _extents(text: str, plain: str, word: str) -> Iterator[tuple[int, int]]:
+    """Where a function, struct or macro called `word` is defined."""
+    if re.search(rf"\b{word}\s*\(", plain):
+        yield from cxx.definitions(text, word)
+    for match in re.finditer(rf"^[^\n#]*\bstruct\s+{word}\b[^;{{]*\{{", plain, re.M):
+        yield match.start(), cxx.closing(plain, match.end() - 1)
+    for match in re.finditer(rf"^[ \t]*#[ \t]*define[ \t]+{word}\b(?:[^\n]*\\\n)*[^\n]*", plain, re.M):
+        yield match.span()
+
+
+def _helpers(text: str, region: str) -> str:
+    """The text of what `region` uses from its own file: functions, structs and macros, in file order."""
+    plain = cxx.without_comments(text)
+    spans: set[tuple[int, int]] = set()
+    seen: set[str] = set(KERNEL)
+    words = _words(region)
+    while new := words - seen:
+        for word in new:
+            spans.update(_extents(text, plain, word))
+        seen |= new
+        words = {w for a, b in spans for w in _words(text[a:b])}
+    return "\n".join(text[a:b] for a, b in sorted(spans))
+
+
+def _wave(tree: Tree) -> Iterator[Fact]:
+    """The WARP_SIZE of the kernels we build: the header they include, not a copy elsewhere."""
+    for path in tree.containing("define WARP_SIZE", "csrc/", "cuda_compat.h"):
+        text = tree.text(path)
+        plain = cxx.without_comments(text)
+        first = plain.find("#define WARP_SIZE")
+        opening = min((m.start() for m in re.finditer(r"^[ \t]*#[ \t]*if[^\n]*", plain[:first], re.M)), default=first)
+        last = plain.rfind("#define WARP_SIZE")
+        end = plain.find("#endif", last)
+        region = "\n".join(line.rstrip() for line in plain[opening : end + 6].splitlines() if line.strip())
+        digest = hashlib.sha256(region.encode()).hexdigest()
+        yield Fact(ID, "wave:WARP_SIZE", digest, path, line_of(text, first), region)
+        yield Fact(ID, "place:cuda_compat.h", path, path, 1)
+
+
+def _hipify(tree: Tree) -> Iterator[Fact]:
+    text = tree.text(HIPIFY)
+    plain = "\n".join(line.rstrip() for line in text.splitlines() if not line.lstrip().startswith("#"))
+    yield Fact(ID, "hipify:" + HIPIFY, hashlib.sha256(plain.encode()).hexdigest(), HIPIFY, 1, plain)
+    utils = tree.text("cmake/utils.cmake")
+    for name in ("hipify_sources_target", "override_gpu_arches", "define_extension_target", "define_gpu_extension_target"):
+        match = re.search(rf"^(?:function|macro)\s*\(\s*{name}\b.*?^end(?:function|macro)\s*\([^)]*\)", utils, re.M | re.S)
+        if match:
+            body = "\n".join(line.rstrip() for line in match[0].splitlines() if not line.lstrip().startswith("#"))
+            digest = hashlib.sha256(body.encode()).hexdigest()
+            yield Fact(ID, f"hipify:{name}", digest, "cmake/utils.cmake", line_of(utils, match.start()), body)

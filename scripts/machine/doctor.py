@@ -1,0 +1,183 @@
+"""doctor: whether this machine can build, for which target, with reasons (exit 0 only if it can).
+
+Runs on a bare Python: it is what a person runs first.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from scripts.common import errors, git
+from scripts.common.paths import BUILD, OFFLINE, ROOT, cache_dir, shown
+from scripts.common.tools import FOLDER
+from scripts.machine.diagnosis import Finding
+from scripts.machine.interpreter import hip_torch, python_in_use
+
+__all__ = ["Finding", "examine", "main", "table"]
+
+_NEEDED_DISK_GB = {"rocm": 6.0}  # objects of one arch, an estimate; for the others see below
+_NEEDED_DISK_GB_ELSE = 2.0  # base import, tree and a CPU wheel; the serving environment for tests takes 8 more
+
+
+def _python(target: str) -> Finding:
+    version = ".".join(map(str, sys.version_info[:3]))
+    if sys.version_info[:2] < (3, 10):  # noqa: UP036  (a person may run this on any Python)
+        return Finding("python", False, version, "the tools and vLLM 0.18.1 need 3.10 or newer", "make doctor PYTHON=python3.10")
+    if sys.version_info < (3, 11) and not os.environ.get("TOOLS_PYTHON") and importlib.util.find_spec("tomli") is None:
+        return Finding("python", True, f"{version} (tomli comes with the tools environment)")
+    return Finding("python", True, version)
+
+
+def _git(target: str) -> Finding:
+    try:
+        return Finding("git", True, ".".join(map(str, git.git_version())))
+    except errors.Fatal as error:
+        return Finding("git", False, error.what, error.why, error.do)
+
+
+def _venv(target: str) -> Finding:
+    if os.environ.get("TOOLS_PYTHON"):
+        there = Path(os.environ["TOOLS_PYTHON"]).is_file()
+        return Finding("tools", there, "TOOLS_PYTHON=" + os.environ["TOOLS_PYTHON"], "" if there else "it is not a file",
+                       "" if there else "unset TOOLS_PYTHON, or point it at a Python")  # fmt: skip
+    if importlib.util.find_spec("venv") is None or importlib.util.find_spec("ensurepip") is None:
+        return Finding("tools", False, "no venv module", "the tools live in an environment of their own",
+                       "apt-get install python3-venv, or set TOOLS_PYTHON to a Python that has requirements/tools.txt")  # fmt: skip
+    return Finding("tools", True, "own environment in " + shown(BUILD / "env" / "tools"))
+
+
+def _disk(target: str) -> Finding:
+    free = shutil.disk_usage(ROOT).free / 1e9
+    needed = _NEEDED_DISK_GB.get(target, _NEEDED_DISK_GB_ELSE)
+    if free < needed:
+        return Finding("disk", False, f"{free:.1f} GB free", f"a build needs {needed:.0f} GB", "free some space, or clone to another disk")
+    return Finding("disk", True, f"{free:.0f} GB free")
+
+
+def _writable(target: str) -> Finding:
+    for folder in (ROOT, cache_dir()):
+        place = folder
+        while not place.exists():
+            place = place.parent
+        if not os.access(place, os.W_OK):
+            return Finding("folders", False, f"{shown(folder)} is not writable", "build/, dist/ and the download cache live there",
+                           "chown it, or set GFX936_CACHE to a folder of yours")  # fmt: skip
+    return Finding("folders", True, f"downloads in {shown(cache_dir())}")
+
+
+def _sdist(target: str) -> Finding:
+    given = os.environ.get("UPSTREAM_SDIST")
+    if given:
+        there = Path(given).is_file()
+        return Finding("sdist", there, f"UPSTREAM_SDIST={given}", "" if there else "it is not a file",
+                       "" if there else "point it at the pinned sdist, or unset it")  # fmt: skip
+    cached = list(cache_dir().glob("vllm-*.tar.gz")) if cache_dir().is_dir() else []
+    return Finding("sdist", True, f"{len(cached)} in the cache" if cached else "not in the cache: `make fetch` needs the network once")
+
+
+def _torch(target: str) -> Finding:
+    hip = hip_torch(python_in_use())
+    return Finding("torch", True, f"HIP {hip}" if hip else "no HIP torch: not needed for this target")
+
+
+def _network(target: str) -> Finding:
+    """Asked only where something has still to be fetched: pip, as it is configured, asks its index for a name."""
+    needs = [name for name, there in (("the sdist", _have_sdist()), ("the tools' packages", _have_tools())) if not there]
+    if not needs:
+        return Finding("network", True, "not needed: sdist and tools are here")
+    argv = [
+        sys.executable,
+        "-m",
+        "pip",
+        "--disable-pip-version-check",
+        "--timeout",
+        "10",
+        "--retries",
+        "0",
+        "index",
+        "versions",
+        "packaging",
+    ]
+    try:
+        answers = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, check=False, timeout=60).returncode == 0
+    except (OSError, subprocess.TimeoutExpired):
+        answers = False
+    if answers:
+        return Finding("network", True, f"pip's index answers; to be fetched: {', '.join(needs)}")
+    return Finding("network", False, "pip's index does not answer", f"to be fetched: {', '.join(needs)}",
+                   "on a machine with a network: make bundle; unpack its file here and run `make` in there")  # fmt: skip
+
+
+def _have_sdist() -> bool:
+    return (
+        bool(os.environ.get("UPSTREAM_SDIST")) or (cache_dir().is_dir() and any(cache_dir().glob("vllm-*.tar.gz"))) or _offline("*.tar.gz")
+    )
+
+
+def _have_tools() -> bool:
+    return bool(os.environ.get("TOOLS_PYTHON")) or (FOLDER / "stamp").is_file() or _offline("wheels/*.whl")
+
+
+def _offline(pattern: str) -> bool:
+    return any(OFFLINE.glob(pattern))
+
+
+CHECKS: tuple[Callable[[str], Finding], ...] = (_python, _git, _venv, _writable, _disk, _sdist, _network)
+
+
+def resolve(target: str) -> str:
+    """`auto` as `make build` resolves it: rocm where the Python in use has a HIP torch, else cpu."""
+    if target != "auto":
+        return target
+    return "rocm" if hip_torch(python_in_use()) else "cpu"
+
+
+def examine(target: str) -> list[Finding]:
+    """Every finding for a target, in order."""
+    found = [check(target) for check in CHECKS]
+    if target != "rocm":
+        return [*found, _torch(target)]
+    from scripts.machine import doctor_device
+
+    machine = doctor_device.look()
+    return [*found, *(check(machine) for check in doctor_device.CHECKS)]
+
+
+def table(findings: Sequence[Finding], color: bool) -> str:
+    """What a person reads: one line a finding, then why and what to do for each problem."""
+    lines = []
+    for f in findings:
+        mark = "ok     " if f.ok else "problem"
+        if color:
+            mark = f"\033[3{2 if f.ok else 1}m{mark}\033[0m"
+        lines.append(f"{mark}  {f.name:9} {f.found}")
+        if not f.ok:
+            lines += [f"           why: {f.why}", f"         do:  {f.do}"]
+    return "\n".join(lines)
+
+
+def main(argv: Sequence[str]) -> int:
+    """Command line of `doctor`."""
+    parser = argparse.ArgumentParser(prog="doctor", description=__doc__)
+    parser.add_argument("--target", default=os.environ.get("TARGET") or "auto", choices=("auto", "cpu", "empty", "rocm"))
+    parser.add_argument("--json", action="store_true")
+    args = parser.parse_args(argv)
+    target = resolve(args.target)
+    findings = examine(target)
+    can = all(f.ok or not f.blocks for f in findings)
+    later = sum(not f.ok and not f.blocks for f in findings)
+    if args.json:
+        print(json.dumps({"target": target, "can_build": can, "findings": [asdict(f) for f in findings]}, indent=1))
+    else:
+        print(table(findings, sys.stdout.isatty() and not os.environ.get("NO_COLOR")))
+        print(f"\n{'can' if can else 'cannot'} build TARGET={target} here" + (f"; {later} problem(s) for serving" if later else ""))
+    return 0 if can else errors.CannotBuild.exit_code

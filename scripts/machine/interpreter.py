@@ -1,0 +1,151 @@
+"""The Python that a device build is for: asked in one child process, and never changed. Runs on a bare Python."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from scripts.common.overlay import overlay_module
+
+__all__ = ["VENDOR", "Facts", "facts", "hip_torch", "python_in_use", "vllm_copies"]
+
+VENDOR = ("torch", "torchvision", "torchaudio", "triton", "amdsmi")
+"""Distributions that a DTK image brings as the vendor's own builds; nothing here may replace them."""
+
+_MARK = "gfx936-facts:"
+# A torch of another machine's ROCm, or a broken one, raises almost anything while it is imported.
+_PROBE = """
+import json, sys, sysconfig
+facts = {"version": list(sys.version_info[:3]), "path": sys.path, "include": sysconfig.get_path("include")}
+try:
+    import importlib.metadata as meta
+    facts["distributions"] = {d.metadata["Name"]: d.version for d in reversed(list(meta.distributions())) if d.metadata["Name"]}
+    points = [(p.name, p.value, d.metadata["Name"]) for d in meta.distributions() for p in d.entry_points
+              if p.group == "vllm.platform_plugins"]
+    facts["plugins"] = sorted(set(points))
+except Exception as error:
+    facts["metadata_error"] = f"{type(error).__name__}: {error}"
+try:
+    import torch
+    facts["torch"], facts["hip"] = torch.__version__, getattr(torch.version, "hip", None) or ""
+    facts["cuda"], facts["torch_file"] = getattr(torch.version, "cuda", None) or "", torch.__file__
+    facts["archs"] = (torch._C._cuda_getArchFlags() or "").split() if hasattr(torch, "_C") else []
+except Exception as error:
+    facts["torch_error"] = f"{type(error).__name__}: {error}"
+print("\\n" + sys.argv[1] + json.dumps(facts))
+"""
+
+
+@dataclass(frozen=True)
+class Facts:
+    """One interpreter.
+
+    Attributes:
+        python: the program asked.
+        error: why it could not be asked; "" if it could, and only then the rest holds.
+        version: its version.
+        path: its `sys.path`.
+        include: folder where its `Python.h` would be.
+        torch: version of its torch, "" without one.
+        hip: HIP version that torch was built for, "" for another build.
+        cuda: CUDA version that torch was built for, "" for another build.
+        torch_file: `torch.__file__`.
+        archs: archs that torch says it has device code for; empty where it does not say.
+        torch_error: why `import torch` failed, "" if it did not.
+        distributions: installed distributions, name -> version.
+        plugins: (name, value, distribution) of each vLLM platform plugin.
+    """
+
+    python: str
+    error: str = ""
+    version: tuple[int, ...] = ()
+    path: tuple[str, ...] = ()
+    include: str = ""
+    torch: str = ""
+    hip: str = ""
+    cuda: str = ""
+    torch_file: str = ""
+    archs: tuple[str, ...] = ()
+    torch_error: str = ""
+    distributions: Mapping[str, str] = field(default_factory=dict)
+    plugins: tuple[tuple[str, str, str], ...] = ()
+
+    @property
+    def name(self) -> str:
+        """The interpreter for people: `python 3.10.12`."""
+        return f"{Path(self.python).name} ({'.'.join(map(str, self.version)) or self.error})"
+
+    @property
+    def vendor(self) -> dict[str, str]:
+        """The installed ones of VENDOR, and whatever else has a local version: a vendor's build of a public package."""
+        return {
+            name: version
+            for name, version in sorted(self.distributions.items())
+            if (name.lower().replace("_", "-") in VENDOR or "+" in version) and name.lower() != "vllm"
+        }
+
+
+def python_in_use() -> str:
+    """The interpreter that a device build is for: $PYTHON, else the one running this."""
+    return os.environ.get("PYTHON") or sys.executable
+
+
+def facts(python: str, env: Mapping[str, str] | None = None) -> Facts:
+    """What `python` is, asked once a process. `env` is the environment to ask in (the DTK's; a torch for HIP needs its libraries)."""
+    return _facts(python, tuple(sorted((os.environ if env is None else env).items())))
+
+
+@functools.lru_cache(maxsize=8)
+def _facts(python: str, env: tuple[tuple[str, str], ...]) -> Facts:
+    # An environment of the tools must not leak into another interpreter.
+    clean = {key: value for key, value in env if key not in ("PYTHONHOME", "__PYVENV_LAUNCHER__")}
+    try:
+        done = subprocess.run(
+            [python, "-c", _PROBE, _MARK],
+            env=clean,
+            cwd="/",
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=300,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return Facts(python, error=f"cannot be run: {type(error).__name__}")
+    line = next((line for line in reversed(done.stdout.splitlines()) if line.startswith(_MARK)), None)
+    if line is None:
+        last = (done.stderr.strip().splitlines() or ["no output"])[-1]
+        return Facts(python, error=f"ended with {done.returncode}: {last}")
+    raw = json.loads(line[len(_MARK) :])
+    return Facts(
+        python,
+        "",
+        tuple(raw["version"]),
+        tuple(raw["path"]),
+        raw["include"],
+        raw.get("torch", ""),
+        raw.get("hip", ""),
+        raw.get("cuda", ""),
+        raw.get("torch_file", ""),
+        tuple(str(arch).split(":")[0] for arch in raw.get("archs", [])),
+        raw.get("torch_error", ""),
+        raw.get("distributions", {}),
+        tuple((str(a), str(b), str(c)) for a, b, c in raw.get("plugins", [])),
+    )
+
+
+def hip_torch(python: str) -> str | None:
+    """The HIP version of the torch that `python` has, or None (no torch, another build of it, no such program)."""
+    return facts(python).hip or None
+
+
+def vllm_copies(found: Facts) -> list[Path]:
+    """Every vllm on the interpreter's search path, in import order: the first is the one that runs."""
+    copies: list[Path] = overlay_module("manifest").copies([entry for entry in found.path if entry])
+    return copies

@@ -1,0 +1,1 @@
+"""Every known release: patches, drift, audit, tests."""

@@ -1,0 +1,121 @@
+"""matrix: every known release in one table: patches, drift before and after the series, native routing, dispatch.
+
+Writes docs/matrix.md, docs/matrix.json and docs/matrix.svg. Each release is kept by content, so that a stopped run is gone
+on with and a second one takes seconds. Exit 14 when the series leaves a BLOCK open or a patch conflicts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+from scripts.common import errors
+from scripts.common.files import atomic_write, hold, say
+from scripts.common.paths import ROOT, shown
+from scripts.matrix import dispatch as matrixdispatch
+from scripts.matrix.page import to_json, to_markdown, to_svg
+from scripts.matrix.rows import HOME, Matrix, Row, Subject, make_row, patched_tree, warm
+from scripts.rebase.result import carried_chain
+from scripts.rebase.state import LOCK, repository
+from scripts.rebase.walk import Step, walk
+from scripts.series.patch import load
+from scripts.upstream.fetch import fetch
+from scripts.upstream.releases import Pin, read_pin, version_key
+
+__all__ = ["build_matrix", "main"]
+
+
+def subjects(pin: Pin, wanted: Sequence[str]) -> tuple[list[Subject], str]:
+    """Carry the series up and down to every wanted release. Returns them in order, and where a walk stopped."""
+    repo, patches = repository(), load()
+    known = sorted(pin.sdists, key=version_key)
+    ends = {known[-1] if not wanted else max([*wanted, pin.version], key=version_key)}
+    ends.add(known[0] if not wanted else min([*wanted, pin.version], key=version_key))
+    steps: dict[str, Step] = {}
+    stopped = []
+    for target in sorted(ends, key=version_key):
+        done = walk(repo, pin, patches, target, {}, fetch, lambda s: say(f"carried to {s.version}"))
+        steps.update({s.version: s for s in done.steps})
+        if done.stop:
+            stopped.append(f"{done.stop.patch} at {done.stop.version} ({', '.join(c.path for c in done.stop.conflicts)})")
+    base = carried_chain(repo, steps[pin.version])
+    found = []
+    for version in sorted(steps, key=version_key):
+        if not wanted or version in wanted:
+            chain = carried_chain(repo, steps[version])
+            found.append(Subject(steps[version], chain.head, chain.tree, pin.version, base.head, base.tree, repo.git_dir))
+    return found, "; ".join(stopped)
+
+
+def build_matrix(pin: Pin, wanted: Sequence[str], jobs: int, dispatch: bool) -> Matrix:
+    """All rows. Releases beyond a conflict have none, and the page says so."""
+    found, stopped = subjects(pin, wanted)
+    missing: dict[str, str] = {}
+    warm(found[0])  # what every row is compared with is taken once, not by each worker
+    with ProcessPoolExecutor(jobs) as pool:
+        rows = []
+        for row in pool.map(make_row, found):
+            say(f"{row.version}: upstream {row.upstream}, with the series {row.carried}, {row.routing}")
+            rows.append(row)
+    if dispatch:
+        rows, missing = _with_dispatch(found, rows)
+    if os.environ.get("REHEARSE") == "1":
+        missing["rehearsal"] = (
+            "run `make rehearse` on a tree carried by `make rebase VLLM=x.y.z`: only the pinned release's CPU wheel is pinned"
+        )
+    return Matrix(pin.version, tuple(rows), stopped, missing)
+
+
+def _with_dispatch(found: Sequence[Subject], rows: Sequence[Row]) -> tuple[list[Row], dict[str, str]]:
+    python = matrixdispatch.interpreter()
+    if python is None:
+        return list(rows), {"dispatch": "no serving interpreter with torch here (`make env`, or RUNTIME_PYTHON=path)"}
+    repo, tool = repository(), matrixdispatch.tool_id()[:12]
+    notes = {s.step.version: HOME / "dispatch" / f"{s.step.version}-{s.tree[:12]}-{tool}.txt" for s in found}
+    outcomes = {v: note.read_text(encoding="utf-8") for v, note in notes.items() if note.is_file()}
+    ahead = [s for s in found if s.step.version not in outcomes]
+    for at in range(0, len(ahead), 4):  # a few trees at a time: each is some megabytes of text
+        group = ahead[at : at + 4]
+        said = matrixdispatch.check(python, [patched_tree(repo, s.head, s.step.version) for s in group])
+        for subject, outcome in zip(group, said, strict=True):
+            say(f"{subject.step.version}: dispatch {outcome}")
+            outcomes[subject.step.version] = outcome
+            if outcome.startswith("passed"):
+                atomic_write(notes[subject.step.version], outcome.encode())
+    return [replace(row, dispatch=outcomes[row.version]) for row in rows], {}
+
+
+def main(argv: Sequence[str]) -> int:
+    """Command line of `matrix`."""
+    parser = argparse.ArgumentParser(prog="matrix", description=__doc__)
+    parser.add_argument("versions", nargs="*", help="these releases only; nothing is written to docs/ then")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of Markdown")
+    parser.add_argument("--no-dispatch", action="store_true", help="leave the behaviour check out")
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--out", type=Path, default=ROOT / "docs", help="folder of the three files")
+    args = parser.parse_args(argv)
+    pin = read_pin()
+    for version in args.versions:
+        pin.release(version)
+    with hold(LOCK, "matrix"):
+        matrix = build_matrix(pin, args.versions, args.jobs, not args.no_dispatch)
+    text, data = to_markdown(matrix), to_json(matrix)
+    sys.stdout.write(data if args.json else text)
+    if not args.versions or args.out != ROOT / "docs":
+        for name, content in (("matrix.md", text), ("matrix.json", data), ("matrix.svg", to_svg(matrix))):
+            atomic_write(args.out / name, content.encode())
+            say(f"written: {shown(args.out / name)}")
+    failed = [r.version for r in matrix.rows if r.dispatch.startswith("failed")]
+    if matrix.open_blocks or matrix.stopped or failed:
+        raise errors.CheckFailed(
+            f"{matrix.open_blocks} BLOCK finding(s) are open with the series applied; conflicts: {matrix.stopped or 'none'}; "
+            f"dispatch failed at: {', '.join(failed) or 'none'}",
+            "such a release would run code on gfx936 that nobody has proven, or none of ours",
+            "the page names them; carry a patch or an overlay for them, then run `make matrix` again",
+        )
+    return 0

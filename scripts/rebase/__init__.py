@@ -1,0 +1,1 @@
+"""The series carried to another release, one release at a time."""

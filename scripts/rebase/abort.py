@@ -1,0 +1,23 @@
+"""rebase-abort: forget the rebase under way; the pinned version's files were never touched."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+
+from scripts.common import errors
+from scripts.common.files import hold
+from scripts.rebase.state import LOCK, STATE, WORK, discard
+
+__all__ = ["main"]
+
+
+def main(argv: Sequence[str]) -> int:
+    """Command line of `rebase-abort`."""
+    argparse.ArgumentParser(prog="rebase-abort", description=__doc__).parse_args(argv)
+    with hold(LOCK, "rebase-abort"):
+        if not STATE.exists() and not WORK.exists():
+            raise errors.UserError("no rebase is under way", "there is nothing to abort", "start one: `make rebase VLLM=x.y.z`")
+        discard()
+    print("aborted: the pinned version's files are as they were")
+    return 0

@@ -1,0 +1,1 @@
+"""The environment that serves and tests the wheel."""

@@ -1,0 +1,1 @@
+"""A running server of ours, and the models it serves."""

@@ -1,0 +1,1 @@
+"""Upstream: the pin, the known releases, the index, the sdist."""

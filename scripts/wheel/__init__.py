@@ -1,0 +1,1 @@
+"""The wheel: from the applied tree to a file in dist/."""

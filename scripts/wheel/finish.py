@@ -1,0 +1,66 @@
+"""What `make build TARGET=rocm` does with the finished wheel: audit, import check, constraints, and the lines to install it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from scripts.common import errors
+from scripts.common.files import say
+from scripts.common.paths import shown
+from scripts.machine import archs
+from scripts.wheel import device, install
+
+__all__ = ["REFUSED", "check_and_say"]
+
+REFUSED = ".refused"
+"""Suffix of a wheel that failed its checks: kept to be looked at, and not a file that pip installs."""
+
+
+def check_and_say(wheel: Path) -> None:
+    """Check the wheel and print how to install it. One that fails is renamed, so that nobody installs it.
+
+    Raises:
+        errors.Fatal: a check failed.
+    """
+    plan = device.plan()
+    try:
+        _audit(wheel, plan)
+        _import(wheel, plan)
+    except errors.Fatal as error:
+        aside = wheel.with_name(wheel.name + REFUSED)
+        wheel.replace(aside)
+        say(f"the wheel failed its checks and was renamed to {shown(aside)}")
+        raise error
+    if plan.stand_in:
+        print(f"stand-in arch {plan.stand_in}: this wheel is for inspection; pip takes it nowhere, and there is no line to install it")
+        return
+    constraint = install.write_constraints(wheel.parent, plan.python)
+    print("install it with:")
+    for line in install.install_lines(wheel, constraint, plan.python):
+        print(f"  {line}")
+
+
+def _audit(wheel: Path, plan: device.Plan) -> None:
+    from scripts.audit.verb import audit_wheel
+
+    # The audit takes its disassembler from there; where doctor sourced env.sh in a child, only the plan knows it.
+    os.environ["ROCM_PATH"] = str(plan.toolchain.prefix)
+    if "_rocm_C" not in plan.components:
+        return
+    for arch in sorted(archs.dcu_archs() & set(plan.archs)):
+        report = audit_wheel(wheel, plan.stand_in or arch)
+        if report.faults:
+            raise errors.CheckFailed(
+                f"the audit of {wheel.name} found {report.faults} fault(s)",
+                "only LLMM1 may be compiled for a DCU; each fault is listed above",
+                "do not use this build; report it with the log of the build",
+            )
+
+
+def _import(wheel: Path, plan: device.Plan) -> None:
+    if plan.stand_in:
+        print(f"not run: import check of the libraries (a stand-in for {plan.stand_in}, linked without a HIP torch, does not load)")
+        return
+    for module, said in install.import_check(wheel, plan.python, plan.env).items():
+        print(f"ok   import   {module}: {said}")

@@ -1,0 +1,208 @@
+"""Planted one-line changes of the rules, the kernel's limits, the record's validation and the grammar of switches: each is caught."""
+
+from __future__ import annotations
+
+import importlib
+import types
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from vllm.dcu import env
+from vllm.dcu.dispatch import rules
+from vllm.dcu.evidence.site import Site, State, Status
+from vllm.dcu.records import kernels, record
+from vllm.dcu.records.catalog import CATALOG
+from vllm.dcu.records.kernels import KERNELS, LLMM1
+from vllm.dcu.records.recordfile import dump_record
+
+from tests.mutate import Mutant, load, mutants
+from tests.unit.dcu import test_dcu_env
+from tests.unit.dcu.dispatch import test_dcu_rules
+from tests.unit.dcu.records import test_dcu_record
+
+
+def kernel_limits(module: types.ModuleType) -> None:
+    """`broken_limit` against limits written from the kernel's source, at every edge."""
+    args = {"rows_per_block": 4}
+    table: list[tuple[tuple[object, ...], str | None]] = [
+        (("bfloat16", 1, 34816, 5120, args), None),
+        (("float16", 1, 4, 8, args), None),
+        (("bfloat16", 1, 4, 8192, args), None),
+        (("bfloat16", 1, 262140, 8192, args), None),
+        (("bfloat16", 1, 262144, 8192, args), "m"),
+        (("bfloat16", 1, 4, 8200, args), "k"),
+        (("bfloat16", 1, 4, 12, args), "k"),
+        (("bfloat16", 1, 4, 0, args), "k"),
+        (("bfloat16", 1, 4, -8, args), "k"),
+        (("bfloat16", 1, 0, 8, args), "m"),
+        (("bfloat16", 1, -4, 8, args), "m"),
+        (("bfloat16", 1, 6, 8, args), "m"),
+        (("float32", 1, 4, 8, args), "dtype"),
+        (("bfloat16", 0, 4, 8, args), "n"),
+        (("bfloat16", 2, 4, 8, args), "n"),
+        (("bfloat16", 1, 12, 8, {"rows_per_block": 3}), "args"),
+        (("bfloat16", 1, 4, 8, {}), "args"),
+        (("bfloat16", 1, 4, 8, {"rows_per_block": 4, "x": 1}), "args"),
+    ]
+    for call, field in table:
+        broken = module.broken_limit(LLMM1, *call)
+        assert (broken and broken[0]) == field, call
+    assert module.broken_limit(KERNELS["wvSplitK"], "bfloat16", 1, 4, 8, args)[0] == "kernel"
+
+
+def record_validation(module: types.ModuleType) -> None:
+    """Every wrong record of the record tests is refused with its field, and every built-in one is accepted."""
+    loader = types.ModuleType("loader")
+    source = Path(importlib.import_module("vllm.dcu.records.recordfile").__file__ or "").read_text()
+    exec(source.replace("from vllm.dcu.records.record import", f"from {module.__name__} import"), loader.__dict__)
+    for good in CATALOG:
+        assert dump_record(loader.load_record(dump_record(good))) == dump_record(good)
+    for part, fields, field in test_dcu_record.WRONG:
+        with pytest.raises(module.RecordError) as refusal:
+            loader.load_record(test_dcu_record.changed(part, **fields))
+        assert refusal.value.field == field
+    for name in ("rung", "date", "claim", "source", "device", "toolchain"):
+        data = dump_record(test_dcu_record.FIRST)
+        data["evidence"][0][name] = " "
+        with pytest.raises(module.RecordError, match=rf"evidence\.{name}"):
+            loader.load_record(data)
+    for fields in ({"wavefront": 16}, {"wavefront": 31}, {"wavefront": 65}):
+        with pytest.raises(module.RecordError, match="wavefront"):
+            loader.load_record(negative(target=fields))
+    assert loader.load_record(negative(target={"wavefront": 32})).target.wavefront == 32
+    with pytest.raises(module.RecordError, match="even a refusal has a source"):
+        loader.load_record(negative() | {"evidence": []})
+    with pytest.raises(module.RecordError, match="not a kernel that the gate can call") as refusal:
+        loader.load_record(test_dcu_record.changed("", kernel="wvSplitK"))
+    assert refusal.value.field == "kernel"
+    assert loader.load_record(negative()).key == ("bfloat16", 5120, 17408)
+    for name in ("dtype", "m", "k"):
+        assert loader.load_record(negative(contract={name: None})).key is None
+    data = dump_record(test_dcu_record.FIRST)
+    for entry in data["evidence"]:
+        entry["on_hardware"] = False
+    with pytest.raises(module.RecordError, match="rehearsal"):
+        loader.load_record(data)
+
+
+def negative(**parts: dict[str, object]) -> dict[str, object]:
+    """The negative record of MLP down as data, with fields of its parts changed."""
+    data = dump_record(test_dcu_rules.DOWN)
+    for part, fields in parts.items():
+        data[part].update(fields)
+    return data
+
+
+def toolchains(module: types.ModuleType) -> None:
+    """`_fits` by whole components."""
+    for want, have, fits in (
+        ("2.10", "2.10.0+das", True), ("2.10", "2.1.0", False), ("2.10", "2.100", False), ("6.2", "6.2", True), ("6.2", "6", False),
+        ("6.2", "", False), ("6.2", "dev", False), ("0.18.1", "0.18.1+gfx936.2", True),
+    ):  # fmt: skip
+        assert module._fits(want, have) is fits, (want, have)
+
+
+def standing_and_call_rules(module: types.ModuleType) -> None:
+    """Each standing reason and each call reason alone, all together, and force."""
+    first = test_dcu_rules.FIRST
+    assert module.standing_reasons(first, test_dcu_rules.OPEN) == ()
+    for context, reason in test_dcu_rules.STANDING:
+        assert module.standing_reasons(first, context) == (reason,)
+    for negative in CATALOG:
+        if negative.id != first.id:
+            assert module.standing_reasons(negative, test_dcu_rules.OPEN) == (test_dcu_rules.Reason.NEGATIVE_RECORD,)
+    assert module.call_reasons(first, test_dcu_rules.FIT, "cuda") == ()
+    for call, reason in test_dcu_rules.CALLS:
+        assert module.call_reasons(first, call, "cuda") == (reason,)
+    said = test_dcu_rules.replace(test_dcu_rules.FIT, x_k=5120, x_dtype="bfloat16", device_type="cuda")
+    assert module.call_reasons(first, said, "cuda") == ()
+    assert module.call_reasons(test_dcu_rules.records_by_id()["wvsplitk-gfx936"], test_dcu_rules.FIT, "cuda") == ()
+    force = test_dcu_rules.Switches(capabilities={first.id: test_dcu_rules.Mode.FORCE})
+    old = test_dcu_rules.Toolchain("1", "1", "1")
+    other = test_dcu_rules.replace(test_dcu_rules.OPEN, toolchain=old)
+    assert module.standing_reasons(first, test_dcu_rules.replace(other, switches=force)) == ()
+    verified = Site(status={first.id: Status(State.VERIFIED)})
+    assert module.standing_reasons(first, test_dcu_rules.replace(other, site=verified)) == ()
+
+
+def choosing(module: types.ModuleType) -> None:
+    """Which records are about a shape, and which of them decides it."""
+    first, down, reason = test_dcu_rules.FIRST, test_dcu_rules.DOWN, test_dcu_rules.Reason
+    for dtype, m, k, about in (
+        ("bfloat16", 34816, 5120, True), ("float16", 34816, 5120, False), ("bfloat16", 34815, 5120, False), ("bfloat16", 34816, 5128, False),
+    ):  # fmt: skip
+        assert module.covers(first, dtype, m, k) is about
+        assert (first in module.candidates(CATALOG, dtype, m, k)) is about
+    everywhere = [r for r in CATALOG if r.key is None]
+    assert all(module.covers(r, "int8", 1, 1) for r in everywhere)
+    assert module.choose(everywhere, {}) is None
+    assert module.choose([down, first], {down.id: (reason.NEGATIVE_RECORD,), first.id: (reason.TOOLCHAIN,)}) is first
+    assert module.choose([down, first], {down.id: (), first.id: (reason.TOOLCHAIN,)}) is down
+    for modes, told in (({first.id: "FORCE"}, 0), ({down.id: "FORCE"}, 1), ({down.id: "OFF"}, 0), ({"x": "OFF"}, 1)):
+        switches = test_dcu_rules.Switches(capabilities={ident: test_dcu_rules.Mode[mode] for ident, mode in modes.items()})
+        assert len(module.unknown_capabilities(test_dcu_rules.replace(test_dcu_rules.OPEN, switches=switches), CATALOG)) == told
+
+
+def grammar(module: types.ModuleType) -> None:
+    """Switches, capability lists and batch-invariant mode."""
+    for value, on in (("1", True), (" YES ", True), ("0", False), (" No ", False), ("", None), (None, None)):
+        for default in (True, False):
+            assert module.parse_switch("X", value, default) is (default if on is None else on)
+    for value in ("nonsense", "2"):
+        with pytest.raises(module.EnvError):
+            module.parse_switch("X", value, True)
+    ident = test_dcu_env.ID
+    read = {key: mode.value for key, mode in module.parse_capabilities(f" {ident}=Force, a=0 ,, b=on").items()}
+    assert read == {ident: "force", "a": "off", "b": "auto"}
+    assert module.parse_capabilities(None) == {}
+    with pytest.raises(module.EnvError, match="not of the form"):
+        module.parse_capabilities("off")
+    for value in ("A B=off", f"{ident}=maybe", f"{ident}=off,{ident}=off"):
+        with pytest.raises(module.EnvError):
+            module.parse_capabilities(value)
+    for value, on in ((None, False), ("", False), ("0", False), ("off", False), ("1", True), ("7", True), ("?", True)):
+        assert module._batch_invariant(value) is on
+
+
+PLANTS: list[tuple[types.ModuleType, list[str], Callable[[types.ModuleType], None]]] = [
+    (kernels, ["broken_limit"], kernel_limits),
+    (record, ["__post_init__", "_check_target", "_check_evidence", "_check_open", "key"], record_validation),
+    (record, ["_fits"], toolchains),
+    (rules, ["standing_reasons", "_build_reasons", "call_reasons", "is_forced"], standing_and_call_rules),
+    (rules, ["covers", "choose", "unknown_capabilities"], choosing),
+    (env, ["parse_switch", "parse_capabilities", "_mode", "_batch_invariant"], grammar),
+]
+
+EQUIVALENT = {
+    "kernels.broken_limit: 0: one more": "M=1 is no multiple of any rows_per_block either",
+    "kernels.broken_limit: 0: one more (2)": "K=1 is no multiple of 8 either",
+    "kernels.broken_limit: m * k: another operation (2)": "the number in the sentence, not the limit",
+}
+"""Planted changes that change no answer, each with the reason."""
+
+
+def planted() -> list[tuple[str, Mutant, Callable[[types.ModuleType], None]]]:
+    return [
+        (f"{module.__name__.rpartition('.')[2]}.{mutant.name}", mutant, oracle)
+        for module, functions, oracle in PLANTS
+        for mutant in mutants(Path(module.__file__ or ""), functions)
+    ]
+
+
+PLANTED = planted()
+
+
+@pytest.mark.parametrize("module_and_oracle", PLANTS, ids=lambda plant: plant[2].__name__)
+def test_the_unchanged_module_is_right(module_and_oracle: tuple[types.ModuleType, list[str], Callable[[types.ModuleType], None]]) -> None:
+    module, _, oracle = module_and_oracle
+    oracle(module)
+
+
+@pytest.mark.parametrize(("mutant", "oracle"), [(m, o) for _, m, o in PLANTED], ids=[name for name, _, _ in PLANTED])
+def test_a_planted_change_is_caught(mutant: Mutant, oracle: Callable[[types.ModuleType], None], request: pytest.FixtureRequest) -> None:
+    if any(request.node.name == f"test_a_planted_change_is_caught[{name}]" for name in EQUIVALENT):
+        oracle(load(mutant, "tests_dcu_mutant"))
+        return
+    with pytest.raises((Exception, pytest.fail.Exception)):
+        oracle(load(mutant, "tests_dcu_mutant"))

@@ -1,0 +1,120 @@
+"""What must hold for the repository as a whole."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from scripts import cli
+from scripts.common import errors
+from scripts.common.paths import ROOT
+from scripts.upstream import releases
+
+# A registry's host, this or that machine's folders: none may stand in a file. Written so that this file does not match itself.
+FORBIDDEN = re.compile(
+    "|".join(("python" + "hosted", "pypi" + r"\.org", "deb" + r"\.debian", "registry" + r"\.npmjs", r"(?<!\w)/work" + "/", "/tmp" + "/w/"))
+)
+
+
+def tracked() -> list[Path]:
+    names = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"], cwd=ROOT, capture_output=True, check=True
+    ).stdout.split(b"\0")
+    return [ROOT / n.decode() for n in names if n and (ROOT / n.decode()).is_file()]
+
+
+def named_hosts(files: list[Path]) -> list[str]:
+    return [f"{f.name}: {m[0]}" for f in files if (m := FORBIDDEN.search(f.read_text(encoding="utf-8", errors="replace")))]
+
+
+def test_no_file_names_a_registrys_host_or_a_machines_folder():
+    assert named_hosts(tracked()) == []
+
+
+def test_a_planted_host_name_is_found(tmp_path):
+    (tmp_path / "x.txt").write_text("https://files." + "python" + "hosted" + "." + "org/packages\n")
+    assert named_hosts([tmp_path / "x.txt"]) != []
+
+
+def makefile_targets() -> dict[str, str]:
+    text = (ROOT / "Makefile").read_text()
+    return {m[1]: m[2] for m in re.finditer(r"(?m)^([a-z-]+):\n\t@\$\(RUN\) ([a-z-]+)", text)}
+
+
+def test_every_make_target_is_one_verb_and_every_verb_has_a_target():
+    targets = makefile_targets()
+    assert set(targets.values()) <= set(cli.VERBS)
+    assert set(cli.VERBS) <= set(targets.values())
+    phony = " ".join(re.findall(r"(?m)^\.PHONY: (.*)$", (ROOT / "Makefile").read_text())).split()
+    assert sorted(phony) == sorted(targets)
+
+
+def test_every_verb_says_what_it_does():
+    for verb, (module, _) in cli.VERBS.items():
+        assert len(cli.summary(module)) > 10, verb
+
+
+def test_exit_codes_are_unique_and_none_is_zero():
+    codes = [row[0] for row in errors.catalogue()]
+    assert len(codes) == len(set(codes))
+    assert 0 not in codes
+    assert all(meaning for _, _, meaning in errors.catalogue())
+
+
+def test_an_unknown_verb_is_one_sentence_and_exit_code_2(capsys):
+    assert cli.run(["frobnicate"]) == 2
+    assert "there is no verb 'frobnicate'" in capsys.readouterr().err
+
+
+def test_the_pin_is_0_18_1_with_the_published_sha256():
+    sdist = releases.read_pin().sdist
+    assert (sdist.version, sdist.size) == ("0.18.1", 30814301)
+    assert sdist.sha256 == "8d18eff1c4ed21eb8cf7a45a1d1b34752d5ec287e79186e451d5c2f797cacdb7"
+
+
+def test_every_release_from_0_17_1_to_0_33_0_is_known():
+    known = sorted(releases.read_pin().sdists, key=releases.version_key)
+    assert (known[0], known[-1], len(known)) == ("0.17.1", "0.33.0", 24)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("[pin]\nversion = 0.18\nrevision = 1\n", "pin.version is 0.18"),
+        ('[pin]\nversion = "0.18.1"\nrevision = 1.0\n', "pin.revision is 1.0"),
+        ('[pin]\nversion = "0.18.1"\nrevision = true\n', "pin.revision is True"),
+        ('[pin]\nversion = "0.18.1"\nrevision = 1\n', "no .sdist. entry"),
+        ('[pin]\nversion = "0.18.1"\nrevision = 1\n[sdist]\n"0.18.1" = { name = "../x", size = 1, sha256 = "aa" }\n', "file name '../x'"),
+        (
+            '[pin]\nversion = "0.18.1"\nrevision = 1\n[sdist]\n"0.18.1" = { name = "x", size = 1.0, sha256 = "' + "a" * 64 + '" }\n',
+            "size 1.0",
+        ),
+        ('[pin]\nversion = "0.18.1"\nrevision = 1\n[sdist]\n"0.18.1" = { name = "x", size = 1, sha256 = "zz" }\n', "sha256 'zz'"),
+        ("not toml at all [", "cannot be read"),
+    ],
+)
+def test_a_malformed_pin_is_refused_with_the_fields_name(tmp_path, text, says):
+    (tmp_path / "upstream.toml").write_text(text)
+    with pytest.raises(errors.UserError, match=says):
+        releases.read_pin(tmp_path / "upstream.toml")
+
+
+def test_pins_refuses_a_released_file_that_changed(monkeypatch):
+    from dataclasses import replace
+
+    from scripts.upstream import index, update
+
+    good = releases.read_pin()
+    rows = [*good.sdists.values(), *good.cpu_wheels.values()]
+    written: list[bytes] = []
+    monkeypatch.setattr(update, "atomic_write", lambda path, data: written.append(data))
+    monkeypatch.setattr(index, "listing", lambda project: [a for a in rows if a.project == project])
+    update.main([])
+    assert written == [(ROOT / "upstream.toml").read_bytes()]
+    rows[3] = replace(rows[3], sha256="f" * 64)
+    with pytest.raises(errors.DamagedDownload, match="a released file never changes"):
+        update.main([])
+    assert len(written) == 1
