@@ -13,7 +13,7 @@ from scripts.common import errors
 from scripts.common.paths import ROOT
 from scripts.common.run import echoed
 from scripts.machine.interpreter import hip_torch, python_in_use
-from scripts.runtime.environment import ready_python
+from scripts.serving.ready import ready_python
 
 __all__ = ["main"]
 

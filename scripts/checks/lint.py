@@ -1,4 +1,4 @@
-"""lint: the rules of the series, ruff and mypy (strict)."""
+"""lint: the rules of the series, the order of the rooms, ruff and mypy (strict)."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
+from scripts.checks import rooms
 from scripts.common import errors
 from scripts.common.paths import ROOT
 from scripts.common.run import echoed
@@ -22,10 +23,10 @@ def lint_series() -> list[str]:
 def main(argv: Sequence[str]) -> int:
     """Command line of `lint`."""
     argparse.ArgumentParser(prog="lint", description=__doc__).parse_args(argv)
-    found = lint_series()
-    for line in found:
-        print(line)
-    failed = [f"{len(found)} broken rule(s) of the series"] if found else []
+    failed: list[str] = []
+    for what, found in (("broken rule(s) of the series", lint_series()), ("fault(s) in the order of the rooms", rooms.faults())):
+        print("".join(f"{line}\n" for line in found), end="")
+        failed += [f"{len(found)} {what}"] if found else []
     for name, words in (
         ("ruff", ["ruff", "check", "."]),
         ("ruff format", ["ruff", "format", "--check", "--diff", "-q", "."]),
@@ -38,5 +39,5 @@ def main(argv: Sequence[str]) -> int:
         raise errors.CheckFailed(
             f"lint found faults: {', '.join(failed)}", "they are listed above", "correct them and run `make lint` again"
         )
-    print(f"lint: {len(patch.load())} patches, ruff and mypy: no fault")
+    print(f"lint: {len(patch.load())} patches, rooms, ruff and mypy: no fault")
     return 0

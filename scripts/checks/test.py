@@ -38,7 +38,7 @@ class _Outcome:
 
 def _python(suite: str) -> Path:
     if suite in ("runtime",):
-        from scripts.runtime.environment import ready_python
+        from scripts.serving.ready import ready_python
 
         return ready_python()
     return Path(sys.executable)

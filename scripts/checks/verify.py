@@ -11,7 +11,7 @@ from pathlib import Path
 from scripts.common import errors
 from scripts.common.run import echoed
 from scripts.machine.interpreter import hip_torch, python_in_use
-from scripts.runtime.environment import ready_python
+from scripts.serving.ready import ready_python
 
 __all__ = ["interpreter", "main", "outcome"]
 

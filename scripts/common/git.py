@@ -13,7 +13,7 @@ from typing import IO
 from scripts.common import errors
 from scripts.common.files import HELD
 
-__all__ = ["FIXED_SECONDS", "GitError", "Repo", "clean_environment", "git_version", "open_repo"]
+__all__ = ["FIXED_SECONDS", "GitError", "Repo", "clean_environment", "git_version", "new_repository", "open_repo"]
 
 CONFIG = Path(__file__).with_name("git.config")
 # One identity and one date make commit ids a function of content alone.
@@ -154,3 +154,14 @@ def git_version() -> tuple[int, ...]:
 def open_repo(work_tree: Path) -> Repo:
     """The repository of a work tree of ours."""
     return Repo(work_tree / ".git", work_tree)
+
+
+def new_repository(work_tree: Path) -> Repo:
+    """An empty repository in `work_tree`, without templates, that keeps every byte as it is."""
+    repo = open_repo(work_tree)
+    repo.git_dir.mkdir(parents=True)
+    repo.out("init", "-q")
+    (repo.git_dir / "info").mkdir(exist_ok=True)
+    (repo.git_dir / "info" / "attributes").write_text("* -text -ident -filter -working-tree-encoding\n", encoding="utf-8")
+    (repo.git_dir / "info" / "exclude").write_text("__pycache__/\n*.pyc\n", encoding="utf-8")
+    return repo

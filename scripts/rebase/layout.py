@@ -1,7 +1,13 @@
-"""The series on another known release than the pinned one: carried step by step, laid out in build/vllm-VERSION."""
+"""apply: build/vllm holds exactly base + series + overlay; prints the tree id; running it twice changes nothing.
+
+Another known release than the pinned one: the series is carried there step by step, and laid out in build/vllm-VERSION.
+"""
 
 from __future__ import annotations
 
+import argparse
+import json
+from collections.abc import Sequence
 from pathlib import Path
 
 from scripts.common import errors
@@ -12,12 +18,13 @@ from scripts.rebase.report import stop_report
 from scripts.rebase.result import carried_chain, lay_tree
 from scripts.rebase.state import HOME, LOCK, repository
 from scripts.rebase.walk import walk
+from scripts.series import apply
 from scripts.series.commits import scratch_index
 from scripts.series.patch import load
 from scripts.upstream.fetch import fetch
-from scripts.upstream.releases import Pin
+from scripts.upstream.releases import Pin, read_pin
 
-__all__ = ["apply_at"]
+__all__ = ["apply_at", "main"]
 
 
 def apply_at(pin: Pin, version: str) -> tuple[Path, str, bool]:
@@ -60,3 +67,34 @@ def _content(repo: Repo, folder: Path) -> str:
     with scratch_index(Repo(repo.git_dir, folder)) as index:
         index.out("add", "-A", "-f", "--", ".", ":(exclude)**/__pycache__/**")
         return index.out("write-tree")
+
+
+def main(argv: Sequence[str]) -> int:
+    """Command line of `apply`."""
+    parser = argparse.ArgumentParser(prog="apply", description=__doc__)
+    parser.add_argument("--drop-edits", action="store_true", help="throw away what was edited in build/vllm")
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--version", help="another known release: the series carried there, in build/vllm-VERSION")
+    args = parser.parse_args(argv)
+    pin = read_pin()
+    if args.version and args.version != pin.version:
+        folder, tree, changed = apply_at(pin, args.version)
+        print(json.dumps({"changed": changed, "tree": tree}) if args.json else f"{shown(folder)}\ntree {tree}")
+        return 0
+    with hold(apply.LOCK, "apply"):
+        state, changed = apply.apply_tree(read_pin(), args.drop_edits)
+    if args.json:
+        print(
+            json.dumps(
+                {
+                    "changed": changed,
+                    "base": state.base,
+                    "head": state.head,
+                    "tree": state.tree,
+                    "patches": [p.name for p in load()],
+                }
+            )
+        )
+    else:
+        print(apply.describe(state, changed))
+    return 0

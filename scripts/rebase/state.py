@@ -8,10 +8,9 @@ from pathlib import Path
 
 from scripts.common import errors
 from scripts.common.files import atomic_write, new_folder, remove_tree
-from scripts.common.git import Repo, git_version, open_repo
+from scripts.common.git import Repo, git_version, new_repository, open_repo
 from scripts.common.paths import BUILD, shown
 from scripts.rebase.walk import Stop
-from scripts.series.apply import new_repository
 from scripts.series.commits import scratch_index
 
 __all__ = ["HOME", "LOCK", "REPO", "STATE", "WORK", "RunState", "discard", "lay_out", "read_state", "repository", "taken", "write_state"]

@@ -19,7 +19,7 @@ from scripts.common.paths import BUILD, ROOT, TREE, shown
 from scripts.rehearsal import drive, report
 from scripts.rehearsal.climb import as_climb
 from scripts.rehearsal.records import CAPABILITY, Run
-from scripts.runtime.environment import ready_python
+from scripts.serving.ready import ready_python
 from scripts.serving.server import model_folder, serving
 from scripts.serving.toy_models import KINDS
 from scripts.wheel.build import build_stock

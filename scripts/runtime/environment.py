@@ -1,8 +1,7 @@
-"""env: the environment that serves and tests the wheel, in build/env/serve (or the one RUNTIME_PYTHON names)."""
+"""The environment that serves and tests the wheel: build/env/serve, or the one RUNTIME_PYTHON names."""
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import os
 import platform
@@ -17,9 +16,8 @@ from scripts.common import errors
 from scripts.common.files import atomic_write, hold, new_folder, remove_tree, say, sha256_of
 from scripts.common.paths import BUILD, ROOT, shown
 from scripts.upstream.index import configured_index
-from scripts.wheel.build import build
 
-__all__ = ["SERVE", "ensure_serving", "in_use", "install_wheel", "main", "preload", "ready_python", "runtime_python"]
+__all__ = ["SERVE", "ensure_serving", "in_use", "install_wheel", "preload", "runtime_python"]
 
 SERVE = BUILD / "env" / "serve"
 LOCKED = (ROOT / "requirements" / "serve.txt", ROOT / "requirements" / "runtime-tests.txt")
@@ -101,16 +99,6 @@ def install_wheel(wheel: Path) -> Path:
     return python
 
 
-def ready_python() -> Path:
-    """The serving interpreter with the wheel of the tree as it is now: built and installed where it is not there yet.
-
-    With RUNTIME_PYTHON set, that interpreter and whatever vllm it has: `tests/runtime` says which that is.
-    """
-    if os.environ.get("RUNTIME_PYTHON"):
-        return runtime_python()
-    return install_wheel(build("cpu", reuse=True))
-
-
 def preload(python: Path) -> str:
     """The LD_PRELOAD that vLLM's CPU worker insists on: tcmalloc, and on x86 Intel's OpenMP of the environment.
 
@@ -189,13 +177,3 @@ def _uv(*argv: str) -> None:
 
 def _text(path: Path) -> str | None:
     return path.read_text() if path.is_file() else None
-
-
-def main(argv: Sequence[str]) -> int:
-    """Command line of `env`."""
-    parser = argparse.ArgumentParser(prog="env", description=__doc__)
-    parser.parse_args(argv)
-    python = ready_python()
-    say("to serve by hand:")
-    print(f"LD_PRELOAD={preload(python)} {python.parent / 'vllm'} serve MODEL")
-    return 0

@@ -1,38 +1,24 @@
-"""apply: build/vllm holds exactly base + series + overlay; prints the tree id; running it twice changes nothing."""
+"""The pinned release in build/vllm: exactly base + series + overlay, or what was there before."""
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
-from collections.abc import Sequence
 from pathlib import Path
 
 from scripts.common import errors
-from scripts.common.files import hold, new_folder, say
-from scripts.common.git import Repo, git_version, open_repo
+from scripts.common.files import new_folder, say
+from scripts.common.git import Repo, git_version, new_repository, open_repo
 from scripts.common.paths import BUILD, TREE, shown
 from scripts.series.commits import Chain, build_chain, import_base, inputs_key, overlay_files
 from scripts.series.export import finish_journal
 from scripts.series.patch import load
 from scripts.series.worktree import State, check_idle, check_lock, edits, finish_move, move_to, read_state, write_state
 from scripts.upstream import fetch
-from scripts.upstream.releases import Artifact, Pin, read_pin
+from scripts.upstream.releases import Artifact, Pin
 
-__all__ = ["apply_tree", "describe", "main", "new_repository"]
+__all__ = ["LOCK", "apply_tree", "describe"]
 
 LOCK = BUILD / ".lock"
-
-
-def new_repository(work_tree: Path) -> Repo:
-    """An empty repository in `work_tree`, without templates, that keeps every byte as it is."""
-    repo = open_repo(work_tree)
-    repo.git_dir.mkdir(parents=True)
-    repo.out("init", "-q")
-    (repo.git_dir / "info").mkdir(exist_ok=True)
-    (repo.git_dir / "info" / "attributes").write_text("* -text -ident -filter -working-tree-encoding\n", encoding="utf-8")
-    (repo.git_dir / "info" / "exclude").write_text("__pycache__/\n*.pyc\n", encoding="utf-8")
-    return repo
 
 
 def _chain_for(repo: Repo, artifact: Artifact) -> Chain:
@@ -111,36 +97,3 @@ def describe(state: State, changed: bool) -> str:
     """What a person reads after an apply."""
     what = "applied" if changed else "nothing to do"
     return f"{what}: {shown(TREE)}\nhead {state.head}\ntree {state.tree}"
-
-
-def main(argv: Sequence[str]) -> int:
-    """Command line of `apply`."""
-    parser = argparse.ArgumentParser(prog="apply", description=__doc__)
-    parser.add_argument("--drop-edits", action="store_true", help="throw away what was edited in build/vllm")
-    parser.add_argument("--json", action="store_true")
-    parser.add_argument("--version", help="another known release: the series carried there, in build/vllm-VERSION")
-    args = parser.parse_args(argv)
-    pin = read_pin()
-    if args.version and args.version != pin.version:
-        from scripts.rebase.layout import apply_at  # the rebase builds on this module
-
-        folder, tree, changed = apply_at(pin, args.version)
-        print(json.dumps({"changed": changed, "tree": tree}) if args.json else f"{shown(folder)}\ntree {tree}")
-        return 0
-    with hold(LOCK, "apply"):
-        state, changed = apply_tree(read_pin(), args.drop_edits)
-    if args.json:
-        print(
-            json.dumps(
-                {
-                    "changed": changed,
-                    "base": state.base,
-                    "head": state.head,
-                    "tree": state.tree,
-                    "patches": [p.name for p in load()],
-                }
-            )
-        )
-    else:
-        print(describe(state, changed))
-    return 0

@@ -14,9 +14,9 @@ from pathlib import Path
 
 from scripts.common import errors
 from scripts.common.files import hold, new_folder
-from scripts.common.git import GitError, Repo, open_repo
+from scripts.common.git import GitError, Repo, new_repository, open_repo
 from scripts.common.paths import PATCHES, SERIES, SERIES_LOCK, TREE, shown
-from scripts.series.apply import LOCK, new_repository
+from scripts.series.apply import LOCK
 from scripts.series.commits import OVERLAY_SUBJECT, Chain, build_chain, import_base, inputs_key, overlay_files, scratch_index
 from scripts.series.export import export_series, finish_journal, overlay_home, series_text, write_all
 from scripts.series.patch import load, slug

@@ -24,7 +24,8 @@ from typing import Any
 from scripts.common import errors
 from scripts.common.files import new_folder, sha256_of
 from scripts.common.paths import BUILD, ROOT, shown
-from scripts.runtime.environment import in_use, preload, ready_python
+from scripts.runtime.environment import in_use, preload
+from scripts.serving.ready import ready_python
 from scripts.upstream.releases import read_pin
 from scripts.wheel.version import wheel_version
 

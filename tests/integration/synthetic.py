@@ -13,8 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from scripts.common.git import new_repository
 from scripts.common.paths import ROOT
-from scripts.series.apply import new_repository
 from scripts.series.export import export_series, series_text
 from scripts.upstream.releases import Artifact
 from scripts.upstream.update import render

@@ -9,7 +9,7 @@ from functools import cache
 
 import pytest
 
-from scripts.common.git import Repo
+from scripts.common.git import Repo, new_repository
 from scripts.drift import contracts
 from scripts.drift.contracts import arch_truth, build_set, cmake_eval
 from scripts.drift.contracts.model import BLOCK, Facts, Tree
@@ -17,7 +17,6 @@ from scripts.matrix.rows import ROUTED, patched_tree
 from scripts.rebase.threeway import APPLIES, MOVED
 from scripts.rebase.walk import Row, Step, one_release
 from scripts.series import patch
-from scripts.series.apply import new_repository
 from scripts.series.commits import apply_series, overlay_commit, overlay_files
 from scripts.upstream.releases import read_pin
 from tests.integration.upstream import tree

@@ -154,7 +154,7 @@ def test_a_spawned_child_comes_to_the_same_platform(ask: Ask) -> None:
     code = """
         import multiprocessing
         from concurrent.futures import ProcessPoolExecutor
-        from vllm.dcu.device.active import active_platform
+        from vllm.dcu.evidence.active import active_platform
 
         mine = active_platform()
         with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
@@ -180,7 +180,7 @@ def test_an_out_of_tree_platform_plugin_is_respected_and_named(ask: Ask, runner:
     )
     code = """
         import os
-        from vllm.dcu.device.active import active_platform, platform_plugins
+        from vllm.dcu.evidence.active import active_platform, platform_plugins
         active = active_platform()
         result = [active.qualname, active.ours, active.sentence, list(platform_plugins()), os.environ["VLLM_ROCM_USE_AITER"]]
     """

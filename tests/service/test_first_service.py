@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from scripts.common import errors
-from scripts.runtime.environment import ready_python
+from scripts.serving.ready import ready_python
 from scripts.serving.server import Server, first_service, model_folder, serving, wrong
 from scripts.upstream.releases import read_pin
 from scripts.wheel.version import wheel_version

@@ -13,7 +13,7 @@ import pytest
 from scripts.rehearsal import report
 from scripts.rehearsal.records import Run
 from scripts.rehearsal.verb import FOLDER, SHORT, host_kernel, rehearse, write_report
-from scripts.runtime.environment import ready_python
+from scripts.serving.ready import ready_python
 from tests.support import not_run
 
 

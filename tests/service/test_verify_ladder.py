@@ -10,7 +10,7 @@ import subprocess
 from pathlib import Path
 
 from scripts.common.paths import ROOT
-from scripts.runtime.environment import ready_python
+from scripts.serving.ready import ready_python
 from scripts.serving.server import model_folder, server_environment
 
 STAND_IN = """

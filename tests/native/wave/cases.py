@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from vllm.dcu.verify import numerics
+from vllm.dcu.evidence import numerics
 
 from tests.native.wave.host_llmm1 import Raw
 

@@ -122,7 +122,7 @@ def test_row_toolchain_closed() -> None:
 
 
 def test_row_plugin(tmp_path: Path) -> None:
-    code = "from vllm.dcu.device.active import describe; print(describe('vllm_hcu.HcuPlatform', ('vllm-hcu',), None).sentence)"
+    code = "from vllm.dcu.evidence.active import describe; print(describe('vllm_hcu.HcuPlatform', ('vllm-hcu',), None).sentence)"
     said = subprocess.run([sys.executable, "-c", code], env=OVERLAY, capture_output=True, text=True, check=True).stdout
     assert row("plugin").symptom in said
     found = finding("plugins", machine(facts(str(fake_python(tmp_path, plugins=[["hcu", "vllm_hcu:register", "vllm-hcu"]])))))

@@ -83,7 +83,7 @@ def _describe(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) 
 def _against_float64(x: torch.Tensor, weight: torch.Tensor, out: torch.Tensor) -> tuple[float | None, str]:
     if weight.is_cuda and torch.cuda.is_current_stream_capturing():
         return None, "seen during a capture, where nothing may be copied"
-    from vllm.dcu.verify.rungs.cases import check, float64
+    from vllm.dcu.evidence.compare import check, float64
 
     exact, size = float64(weight, x)
     # The tolerance for zero-centred data does not apply: a model's activations need not be.

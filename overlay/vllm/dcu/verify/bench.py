@@ -55,7 +55,8 @@ class Row:
 def bench(stage: Stage, shapes: Sequence[tuple[str, int, int]], ceiling: float, rounds: int) -> list[Row]:
     """Measure every shape on the stage. `ceiling` is the copy bandwidth in GB/s."""
     import torch
-    from vllm.dcu.verify.rungs.cases import Case, check, float64, make
+    from vllm.dcu.evidence.compare import check, float64
+    from vllm.dcu.verify.rungs.cases import Case, make
     from vllm.dcu.verify.rungs.timing import compare_speed
 
     native = stage.native

@@ -11,6 +11,7 @@ import pytest
 from scripts.common import errors
 from scripts.common.paths import ROOT
 from scripts.runtime import environment
+from scripts.serving import ready
 
 
 @pytest.fixture
@@ -111,7 +112,7 @@ def test_a_wheel_is_installed_again_only_when_its_bytes_change(calls: list[tuple
 
 def test_a_given_interpreter_is_used_and_nothing_is_installed(calls: list[tuple[str, ...]], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RUNTIME_PYTHON", "/somewhere/python")
-    assert environment.ready_python() == environment.ensure_serving() == Path("/somewhere/python")
+    assert ready.ready_python() == environment.ensure_serving() == Path("/somewhere/python")
     assert calls == []
 
 

@@ -44,7 +44,7 @@ def build_that_runs(stage: Stage, trial: Trial) -> Result:
 
 
 def _platform(figures: dict[str, Figure]) -> bool:
-    from vllm.dcu.device.active import active_platform
+    from vllm.dcu.evidence.active import active_platform
 
     found = active_platform()
     figures["platform"] = found.sentence

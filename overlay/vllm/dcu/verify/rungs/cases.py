@@ -1,22 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""V2's cases and its check of one output against float64.
-
-The tolerance is stated once, in `vllm.dcu.verify.numerics` (derived in docs/llmm1-numerics.md). It is norm-wise for zero-centred data: an
-element of a sum that cancels has no relative error worth the name. Each single output has a bound as well, which holds for any data.
-"""
+"""V2's cases, and the faults that its check has to see."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from vllm.dcu.verify.numerics import ceiling, element_factor
+from vllm.dcu.evidence.numerics import SMALLEST_NORMAL
 from vllm.dcu.verify.rungs.stage import Subject
 
-__all__ = ["Case", "Check", "cases", "check", "controls", "float64", "make"]
+__all__ = ["Case", "cases", "controls", "make"]
 
-_ROWS_AT_ONCE = 4096
-_SMALLEST = {"bfloat16": 2.0**-126, "float16": 2.0**-14}
 _EDGES_K = (8, 16, 256, 504, 512, 520, 1024, 2048, 4088, 4096, 4104, 5120, 8184, 8192)
 
 
@@ -58,7 +52,7 @@ def make(case: Case, dtype: str, device: str) -> tuple[torch.Tensor, torch.Tenso
     if case.data == "positive":
         weight, x = weight.abs_(), x.abs_()
     elif case.data == "denormal":
-        weight *= _SMALLEST[dtype] / 8
+        weight *= SMALLEST_NORMAL[dtype] / 8
     weight, x = weight.to(kind), x.to(kind)
     middle = case.k // 2
     if case.data == "nan-weight":
@@ -70,72 +64,6 @@ def make(case: Case, dtype: str, device: str) -> tuple[torch.Tensor, torch.Tenso
     elif case.data == "inf-x":
         x[0, middle] = float("inf")
     return weight.to(device), x.to(device)
-
-
-def float64(weight: torch.Tensor, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """(x @ weight.T, |x| @ |weight|.T), each (M,) float64 on the CPU: independent of the device and of its libraries."""
-    column = x.detach().cpu().double().reshape(-1)
-    exact, size = [], []
-    for rows in weight.detach().split(_ROWS_AT_ONCE):
-        block = rows.cpu().double()
-        exact.append(block @ column)
-        size.append(block.abs_() @ column.abs())
-    return torch.cat(exact), torch.cat(size)
-
-
-@dataclass(frozen=True)
-class Check:
-    """What one output was: its norm-wise relative error over the finite elements, and why it is refused (empty: it is right)."""
-
-    error: float
-    fault: str
-
-
-def check(out: torch.Tensor, exact: torch.Tensor, size: torch.Tensor, dtype: str, k: int, zero_centred: bool) -> Check:
-    """Compare one output with float64.
-
-    Args:
-        out: what the kernel returned.
-        exact, size: as `float64` gives them.
-        zero_centred: whether the norm-wise tolerance applies; the bound of each element always does.
-    """
-    if tuple(out.shape) != (1, exact.numel()):
-        return Check(float("nan"), f"the result has shape {tuple(out.shape)}, not (1, {exact.numel()})")
-    if out.dtype is not getattr(torch, dtype):
-        return Check(float("nan"), f"the result is {out.dtype}, not {dtype}")
-    got = out.detach().cpu().double().reshape(-1)
-    finite = exact.isfinite()
-    if fault := _special(got, exact, finite):
-        return Check(float("nan"), fault)
-    got, exact, size = got[finite], exact[finite], size[finite]
-    if not got.numel():
-        return Check(0.0, "")
-    difference = (got - exact).abs()
-    norm = float(exact.norm())
-    error = float(difference.norm()) / norm if norm else float(difference.norm())
-    # Below the smallest normal number a device may flush: each of the K products and sums loses at most that much.
-    allowed = size * element_factor(dtype) + 2 * k * _SMALLEST[dtype]
-    worst = int((difference - allowed).argmax())
-    if difference[worst] > allowed[worst]:
-        return Check(
-            error, f"output {worst} is off by {float(difference[worst]):.3g}, more than {float(allowed[worst]):.3g}; norm-wise {error:.3g}"
-        )
-    limit = ceiling(dtype, exact.numel())
-    if zero_centred and error > limit:
-        return Check(error, f"the norm-wise relative error is {error:.3g}, more than {limit:.3g}")
-    return Check(error, "")
-
-
-def _special(got: torch.Tensor, exact: torch.Tensor, finite: torch.Tensor) -> str:
-    """NaN and infinities stand exactly where float64 has them, with the same sign."""
-    nan, inf = exact.isnan(), exact.isinf()
-    if stray := int((~got.isfinite() & finite).sum()):
-        return f"{stray} outputs are not finite where float64 is (unwritten, or spread from another row)"
-    if lost := int((nan & ~got.isnan()).sum()):
-        return f"{lost} NaN of the input do not reach the output"
-    if wrong := int((inf & (got != exact)).sum()):
-        return f"{wrong} infinities of the input do not reach the output"
-    return ""
 
 
 Op = Callable[..., Any]

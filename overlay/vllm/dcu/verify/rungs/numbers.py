@@ -6,9 +6,10 @@ import io
 from collections.abc import Sequence
 
 import torch
+from vllm.dcu.evidence.compare import check, float64
 from vllm.dcu.evidence.ladder import Figure, Result, Trial, failed, not_run, passed
-from vllm.dcu.verify.numerics import ceiling
-from vllm.dcu.verify.rungs.cases import Case, cases, check, controls, float64, make
+from vllm.dcu.evidence.numerics import ceiling
+from vllm.dcu.verify.rungs.cases import Case, cases, controls, make
 from vllm.dcu.verify.rungs.stage import Stage
 from vllm.dcu.verify.rungs.timing import compare_speed
 

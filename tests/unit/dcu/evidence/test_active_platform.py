@@ -6,7 +6,7 @@ import sys
 import types
 
 from vllm.dcu import detect
-from vllm.dcu.device.active import active_platform
+from vllm.dcu.evidence.active import active_platform
 
 
 def platforms(monkeypatch, **members) -> None:

@@ -7,9 +7,10 @@ dtype: 2**-8 for bfloat16, 2**-11 for float16.
 
 from math import sqrt
 
-__all__ = ["UNIT_ROUNDOFF", "ceiling", "element_factor", "expected"]
+__all__ = ["SMALLEST_NORMAL", "UNIT_ROUNDOFF", "ceiling", "element_factor", "expected"]
 
 UNIT_ROUNDOFF = {"bfloat16": 2.0**-8, "float16": 2.0**-11}
+SMALLEST_NORMAL = {"bfloat16": 2.0**-126, "float16": 2.0**-14}
 
 # A lane adds four products in the narrow dtype, so the roundings see sums of 1, 2, 3 and 4 products: (1+2+3+4) / 4 = 2.5
 # roundings' worth of variance for each product. The output is rounded once more.
