@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 __all__ = [
-    "NOT_COMPILE_FACTORS",
     "VARIABLES",
     "EnvError",
     "Mode",
@@ -228,10 +227,7 @@ VARIABLES: tuple[Variable, ...] = (
 )
 
 environment_variables: dict[str, Callable[[], Any]] = {v.name: v.read for v in VARIABLES if v.ours}
-"""What `vllm/envs.py` adds to its own table."""
-
-NOT_COMPILE_FACTORS: frozenset[str] = frozenset(environment_variables)
-"""Variables that never change a compiled graph: the operator is opaque to the compiler, the choice is inside it."""
+"""What `vllm/envs.py` adds to its own table. None changes a compiled graph (the operator is opaque), so compile_factors leaves all out."""
 
 
 def as_markdown() -> str:
