@@ -23,6 +23,7 @@ from scripts.audit.toolchain import Toolchain
 from scripts.common import errors
 from scripts.common.files import atomic_write, hold, remove_tree, say
 from scripts.common.paths import BUILD, ROOT, shown
+from scripts.common.programs import cmake_error
 
 __all__ = [
     "AUDIT",
@@ -34,7 +35,6 @@ __all__ = [
     "configure",
     "configure_argv",
     "environment",
-    "first_error",
     "run_unit",
 ]
 
@@ -148,7 +148,7 @@ def configure(bench: Bench, tree: Path, archs: str, stand_in: str = "") -> Confi
         result = _cmake(bench, tree, folder, archs, stand_in)
         if result.returncode:
             raise errors.CheckFailed(
-                f"CMake refused PYTORCH_ROCM_ARCH={archs}", first_error(result.stderr), f"the full output is in {shown(folder)}/cmake.log"
+                f"CMake refused PYTORCH_ROCM_ARCH={archs}", cmake_error(result.stderr), f"the full output is in {shown(folder)}/cmake.log"
             )
         atomic_write(folder / "configured", key.encode())
     return done
@@ -162,12 +162,6 @@ def _cmake(
     result = subprocess.run(argv, env=env, capture_output=True, text=True, check=False)
     (folder / "cmake.log").write_text(shlex.join(argv) + "\n" + result.stdout + result.stderr, encoding="utf-8")
     return result
-
-
-def first_error(stderr: str) -> str:
-    """CMake's first error message, unwrapped."""
-    match = re.search(r"CMake Error[^\n]*\n(?P<text>.*?)(?=\n\S|\nCall Stack|\Z)", stderr, re.DOTALL)
-    return " ".join((match["text"] if match else stderr[-500:]).split())
 
 
 def commands(configured: Configured) -> tuple[Command, ...]:

@@ -6,12 +6,10 @@ facts, so that each can be shown to fail on a planted fault.
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import re
 import shutil
 import subprocess
-import sys
 import tempfile
 import zipfile
 from collections import Counter
@@ -19,13 +17,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
 
 import yaml
 
 from scripts.audit.toolchain import Toolchain
 from scripts.common import errors
-from scripts.common.paths import ROOT
+from scripts.common.overlay import overlay_module
 
 __all__ = [
     "DCU_NAMESPACE",
@@ -34,7 +31,6 @@ __all__ = [
     "DeviceCode",
     "Kernel",
     "LlvmTools",
-    "code_objects_module",
     "device_code",
     "dtk_tools",
     "library_of",
@@ -87,19 +83,6 @@ class DeviceCode:
         return {name: n for name, n in sorted(self.instructions.items()) if FORBIDDEN.fullmatch(name)}
 
 
-def code_objects_module() -> ModuleType:
-    """vllm/dcu/device/codeobjects.py, the walker that the wheel itself uses, loaded without importing vllm."""
-    name = "gfx936_codeobjects"
-    if name not in sys.modules:
-        spec = importlib.util.spec_from_file_location(name, ROOT / "overlay" / "vllm" / "dcu" / "device" / "codeobjects.py")
-        if spec is None or spec.loader is None:
-            raise AssertionError(name)
-        module = importlib.util.module_from_spec(spec)
-        sys.modules[name] = module
-        spec.loader.exec_module(module)
-    return sys.modules[name]
-
-
 def private_tools(toolchain: Toolchain) -> LlvmTools:
     """The tools of the private toolchain."""
     tool = toolchain.tool
@@ -123,7 +106,7 @@ def device_code(library: Path, tools: LlvmTools) -> tuple[DeviceCode, ...]:
     Raises:
         errors.CheckFailed: the bundles cannot be listed, or a tool cannot read a code object.
     """
-    module = code_objects_module()
+    module = overlay_module("device.codeobjects")
     try:
         entries = module.code_objects(library)
     except module.CodeObjectError as error:

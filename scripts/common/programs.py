@@ -10,7 +10,7 @@ from pathlib import Path
 
 from scripts.common.tools import FOLDER
 
-__all__ = ["locate", "program_version"]
+__all__ = ["cmake_error", "locate", "program_version"]
 
 
 def locate(name: str, env: Mapping[str, str], tools: Path | None = None) -> Path | None:
@@ -30,3 +30,9 @@ def program_version(program: Path, env: Mapping[str, str]) -> str:
         return ""
     match = re.search(r"\d+(?:\.\d+)+", done.stdout)
     return match[0] if match else ""
+
+
+def cmake_error(stderr: str) -> str:
+    """CMake's first error message on one line; the end of what it said where there is none."""
+    match = re.search(r"CMake Error[^\n]*\n(?P<text>.*?)(?=\n\S|\nCall Stack|\Z)", stderr, re.DOTALL)
+    return " ".join((match["text"] if match else stderr[-500:]).split())

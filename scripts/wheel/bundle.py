@@ -29,6 +29,7 @@ from scripts.common.tools import REQUIREMENTS
 from scripts.series.worktree import read_lock
 from scripts.upstream.fetch import fetch_pinned
 from scripts.upstream.releases import Pin, read_pin
+from scripts.wheel.pack import DEFAULT_EPOCH
 from scripts.wheel.version import wheel_version
 
 __all__ = ["PYTHONS", "main", "make_bundle", "requirement_lines"]
@@ -170,7 +171,7 @@ def make_bundle(target: Path, pythons: Sequence[str] = PYTHONS, machine: str = "
 def _add(archive: tarfile.TarFile, name: str, stream: io.BufferedIOBase, size: int, executable: bool) -> None:
     info = tarfile.TarInfo(name)
     info.size, info.mode = size, 0o755 if executable else 0o644
-    info.mtime = 1_775_001_600
+    info.mtime = DEFAULT_EPOCH
     archive.addfile(info, stream)
 
 

@@ -231,10 +231,10 @@ def configure(p: Plan) -> None:
     result = subprocess.run(argv, env=p.env, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
     p.log.write_text(shlex.join(argv) + "\n" + result.stdout + result.stderr, encoding="utf-8")
     if result.returncode:
-        match = re.search(r"CMake Error[^\n]*\n(?P<text>.*?)(?=\n\S|\nCall Stack|\Z)", result.stderr, re.DOTALL)
-        text = " ".join((match["text"] if match else result.stderr[-500:]).split())
         raise errors.CannotBuild(
-            f"CMake refused to configure (ended with {result.returncode})", text, f"the whole output is in {shown(p.log)}"
+            f"CMake refused to configure (ended with {result.returncode})",
+            programs.cmake_error(result.stderr),
+            f"the whole output is in {shown(p.log)}",
         )
 
 

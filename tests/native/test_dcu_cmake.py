@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from scripts.audit.configure import first_error
 from scripts.common.paths import ROOT
+from scripts.common.programs import cmake_error
 from scripts.upstream.fetch import fetch
 from scripts.upstream.releases import read_pin
 
@@ -57,7 +57,7 @@ def cmake(folder: Path, script: str, env: Mapping[str, str] | None = None) -> tu
     assert program
     argv = [program, "-P", str(file)]
     done = subprocess.run(argv, cwd=folder, env={**cleaned, **(env or {})}, capture_output=True, text=True, check=False)
-    return (first_error(done.stderr) if done.returncode else ""), done.stdout + done.stderr
+    return (cmake_error(done.stderr) if done.returncode else ""), done.stdout + done.stderr
 
 
 CHECK = 'dcu_check_arch_list(HAS)\nmessage(STATUS "has=${HAS} supported=${HIP_SUPPORTED_ARCHS}")\n'

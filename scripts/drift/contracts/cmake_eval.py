@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
+from scripts.common.programs import cmake_error
 from scripts.drift.contracts.model import Tree
 
 ARCH = "gfx936"
@@ -89,9 +90,7 @@ def evaluate(tree: Tree, arch: str = ARCH) -> Build:
         )
         record = out.read_text() if out.exists() else ""
     if not record.rstrip().endswith("done"):
-        error = re.search(r"CMake Error[^\n]*\n(?:\s*\n)?((?:\s+\S[^\n]*\n?)+)", done.stderr)
-        text = (error[1] if error else done.stderr[-400:]).replace(f"{folder}/", "")
-        raise EvaluationFailed(" ".join(text.split()) or "cmake stopped silently")
+        raise EvaluationFailed(cmake_error(done.stderr.replace(f"{folder}/", "")) or "cmake stopped silently")
     return _parse(record, [str(build) + "/", str(root) + "/"], tree)
 
 

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scripts.audit.objects import code_objects_module
+from scripts.common.overlay import overlay_module
 
-co = code_objects_module()
+co = overlay_module("device.codeobjects")
 HOST = "host-x86_64-unknown-linux--"
 GPU = "hipv4-amdgcn-amd-amdhsa--"
 ELF = b"\x7fELF" + bytes(60)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from scripts.audit.configure import Bench, Command, Configured, first_error
+from scripts.audit.configure import Bench, Command, Configured
 from scripts.audit.layers import (
     EXPECTED_ROUTING,
     blast_radius_faults,
@@ -19,6 +19,7 @@ from scripts.audit.layers import (
 )
 from scripts.audit.objects import LLMM1_KERNELS, DeviceCode, Kernel, llmm1_faults, split_faults
 from scripts.audit.toolchain import Toolchain
+from scripts.common.programs import cmake_error
 
 GOOD = DeviceCode(
     0, "gfx906", tuple(Kernel(name, 64, rows * 256, 52 if rows == 16 else 0, 24 if rows == 16 else 0) for name, rows in LLMM1_KERNELS.items()),
@@ -150,4 +151,4 @@ def test_a_negative_control_must_fail_for_its_own_reason(code: int, stderr: str,
 
 def test_cmakes_first_error_is_unwrapped() -> None:
     text = "CMake Warning at a:1 (message):\n  w\n\n\nCMake Error at b:2 (message):\n  PYTORCH_ROCM_ARCH is\n  wrong.\nCall Stack (most recent call first):\n  c\n"
-    assert first_error(text) == "PYTORCH_ROCM_ARCH is wrong."
+    assert cmake_error(text) == "PYTORCH_ROCM_ARCH is wrong."
