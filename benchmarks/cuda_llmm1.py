@@ -15,7 +15,7 @@ import torch
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
-from tests.native.wave import region  # noqa: E402  (the one selection of upstream's region; needs the path above)
+from scripts.rehearsal.wave import host_llmm1, region  # noqa: E402  (the one selection of upstream's region; needs the path above)
 
 __all__ = ["SHIM", "build_cpu", "build_cuda", "nvcc_version"]
 
@@ -71,8 +71,6 @@ def build_cuda(skinny: Path, folder: Path) -> str:
 
 def build_cpu(skinny: Path, wave: int = 32) -> str:
     """The same op from the host build, so that this script itself can be tried without a GPU."""
-    from tests.native.wave import host_llmm1
-
     function = host_llmm1.load(skinny, wave=wave)
     library: Any = torch.library.Library("_rocm_C", "FRAGMENT")
     library.define("LLMM1(Tensor in_a, Tensor in_b, int rows_per_block) -> Tensor")

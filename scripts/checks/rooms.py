@@ -1,7 +1,7 @@
 """The order of the rooms: who may import whom, held by `make lint` against every import statement, also those inside functions.
 
 A room is a folder. A module imports its own room and the rooms before it in `ORDER`; a module without a room, an import of a
-later room and a circle of modules are faults. The overlay's doors are the few modules that upstream's text or its users name.
+later room, an import of tests/ and a circle of modules are faults. The overlay's doors are the few modules that upstream's text or its users name.
 """
 
 from __future__ import annotations
@@ -73,9 +73,19 @@ def _circles(graph: Mapping[str, set[str]]) -> Iterator[list[str]]:
         yield from walk(start, [])
 
 
+def _of_tests(root: Path, folders: Sequence[str]) -> Iterator[str]:
+    for path in sorted(path for folder in folders for path in (root / folder).rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module or ""] if isinstance(node, ast.ImportFrom) and not node.level else []
+            for name in names:
+                if name.split(".")[0] == "tests":
+                    yield f"{path.relative_to(root)} imports {name}: what both need belongs outside of tests/"
+
+
 def faults(root: Path = ROOT, order: Mapping[str, tuple[str, Sequence[str]]] = ORDER) -> list[str]:
-    """Every import against the order, every module without a room and every circle, one sentence each."""
-    found: list[str] = []
+    """Every import against the order or of tests/, every module without a room and every circle, one sentence each."""
+    found = list(_of_tests(root, ["benchmarks", *(folder for folder, _ in order.values())]))
     for package, (folder, rooms) in order.items():
         modules = dict(_modules(root / folder))
         place = {name: number for number, name in enumerate(rooms)}

@@ -19,6 +19,8 @@ from scripts.common.paths import BUILD, ROOT, TREE, shown
 from scripts.rehearsal import drive, report
 from scripts.rehearsal.climb import as_climb
 from scripts.rehearsal.records import CAPABILITY, Run
+from scripts.rehearsal.wave import build as host_build
+from scripts.rehearsal.wave import region
 from scripts.serving.ready import ready_python
 from scripts.serving.server import model_folder, serving
 from scripts.serving.toy_models import KINDS
@@ -86,9 +88,6 @@ def stock_folder() -> Path:
 
 def host_kernel() -> Path | None:
     """The host build of the real kernel source at wave 64, or None where no compiler can make it."""
-    from tests.native.wave import build as host_build
-    from tests.native.wave import region
-
     try:
         return host_build.build(region.skinny_source(TREE).read_text(), kind="fast", wave=64)
     except host_build.BuildError as error:

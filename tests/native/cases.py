@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from vllm.dcu.evidence import numerics
 
-from tests.native.wave.host_llmm1 import Raw
+from scripts.rehearsal.wave.host_llmm1 import Raw
 
 __all__ = ["CODES", "Bits", "Watched", "exact", "from_bits", "magnitude", "make", "numerics", "relative", "run", "to_bits", "watch"]
 

@@ -34,7 +34,7 @@ def toolchain() -> Any:
 @pytest.fixture(scope="session")
 def watched(request: pytest.FixtureRequest) -> Callable[..., Path]:
     """`watched(text, kind, wave=64)` builds the program under a sanitizer; MemorySanitizer needs the toolchain's clang."""
-    from tests.native.wave import build
+    from scripts.rehearsal.wave import build
 
     def make(text: str, kind: str, wave: int = 64) -> Path:
         clang = request.getfixturevalue("toolchain").tool("clang++") if kind == "memory" else None

@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from scripts.rehearsal.wave import host_llmm1
+from tests.native import cases
+from tests.native.cases import numerics
 from tests.native.gfx906 import build, isa, run
 from tests.native.gfx906.machine import Fault
 from tests.native.gfx906.objectfile import Kernel, ObjectError, read_kernels
-from tests.native.wave import cases, host_llmm1
-from tests.native.wave.cases import numerics
 from tests.support import not_run
 
 M, K = 34816, 5120

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.native.wave import cases, host_llmm1, region
-from tests.native.wave.cases import numerics
+from scripts.rehearsal.wave import host_llmm1, region
+from tests.native import cases
+from tests.native.cases import numerics
 
 M, K = 34816, 5120
 DTYPES = ("bfloat16", "float16")

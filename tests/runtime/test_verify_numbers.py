@@ -17,8 +17,8 @@ from vllm.dcu.verify.rungs import cases, numbers, timing
 from vllm.dcu.verify.rungs.stage import Stage, Subject
 
 from scripts.common.paths import TREE
-from tests.native.wave import build, region
-from tests.native.wave.host_llmm1 import load
+from scripts.rehearsal.wave import build, region
+from scripts.rehearsal.wave.host_llmm1 import load
 from tests.support import not_run
 
 BINDING = Binding("", "cpu", Toolchain("2.10.0", "", "0.18.1"), "", "", "", "", "", simulated="LLMM1 on the host")

@@ -154,7 +154,7 @@ def _stand_in(weight: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
 
 
 def _host_kernel() -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor] | None:
-    """The host build of the real kernel source at wave 64, as `tests/native/wave` makes it."""
+    """The host build of the real kernel source at wave 64, as `scripts/rehearsal/wave` makes it."""
     path = os.environ.get("GFX936_SIM_HOST_KERNEL")
     if not path:
         return None

@@ -1,18 +1,18 @@
-"""Build the region of a tree for the host: the fast library, or a program under sanitizers (test-only).
+"""Build the region of a tree for the host: the fast library, or a program under sanitizers (rehearsal and tests).
 
-Builds are kept under the system's temporary folder, keyed by everything that goes into them.
+Builds are kept in build/host-kernel, keyed by everything that goes into them.
 """
 
 from __future__ import annotations
 
 import hashlib
-import os
 import shutil
 import subprocess
 import tempfile
 from pathlib import Path
 
-from tests.native.wave import region
+from scripts.common.paths import BUILD
+from scripts.rehearsal.wave import region
 
 __all__ = ["FAST", "SANITIZERS", "BuildError", "build", "compiler_for"]
 
@@ -63,7 +63,7 @@ def build(text: str, *, kind: str, wave: int, believed: int | None = None, clang
     key = hashlib.sha256(repr((compiler, flags, code)).encode())
     for name in _INPUTS:
         key.update((HERE / name).read_bytes())
-    root = cache or Path(tempfile.gettempdir()) / f"llmm1-on-host-{os.getuid()}"
+    root = cache or BUILD / "host-kernel"
     target = root / f"{kind}{wave}-{key.hexdigest()[:24]}.so"
     if target.is_file():
         return target

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tests.native.wave import build, region
+from scripts.rehearsal.wave import build, region
 
 __all__ = ["HostFault", "HostRefusal", "Raw", "load", "load_raw"]
 

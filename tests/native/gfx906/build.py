@@ -8,8 +8,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from scripts.rehearsal.wave import region
 from tests.native.gfx906.objectfile import Kernel, ObjectError, read_kernels
-from tests.native.wave import region
 
 __all__ = ["compile_object", "kernel_of", "patched", "with_code"]
 

@@ -11,6 +11,15 @@ from scripts.checks import lint, rooms
 
 SOUND = {"low/__init__.py": "", "low/a.py": "", "high/b.py": "from p.low import a\n", "door.py": "from p.high.b import x\n"}
 PLANTED = {
+    "tests": ({"low/a.py": "import tests.support\n"}, "p/low/a.py imports tests.support: what both need belongs outside of tests/"),
+    "tests in a function": (
+        {"low/a.py": "def f():\n    from tests import support\n"},
+        "p/low/a.py imports tests: what both need belongs outside of tests/",
+    ),
+    "tests in a benchmark": (
+        {"../benchmarks/b.py": "from tests.native import x\n"},
+        "benchmarks/b.py imports tests.native: what both need belongs outside of tests/",
+    ),
     "upwards": ({"low/a.py": "import p.high.b\n"}, "p.low.a imports p.high.b, which is a later room"),
     "upwards in a function": ({"low/a.py": "def f():\n    from p.high import b\n"}, "p.low.a imports p.high.b, which is a later room"),
     "upwards to a door": ({"low/a.py": "from p import door\n"}, "p.low.a imports p.door, which is a later room"),
@@ -25,8 +34,9 @@ PLANTED = {
 
 def found(folder: Path, changed: dict[str, str]) -> list[str]:
     for name, text in {**SOUND, **changed}.items():
-        (folder / "p" / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / "p" / name).write_text(text)
+        file = (folder / "p" / name).resolve()
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
     return rooms.faults(folder, {"p": ("p", ("low", "high", "door"))})
 
 
