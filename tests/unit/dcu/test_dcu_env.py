@@ -86,7 +86,7 @@ def test_the_stats_folder_is_optional() -> None:
     assert env.stats_dir({"VLLM_DCU_STATS_DIR": "/x/y"}) == Path("/x/y")
 
 
-@pytest.mark.parametrize("form", [r"^\+    (\w+): ", r'^\+    "(\w+)": dcu_variable\("\1"\),', r'^\+        "(\w+)",'])
+@pytest.mark.parametrize("form", [r"^\+    ([A-Z_]+): ", r'^\+    "(\w+)": dcu_variable\("\1"\),', r'^\+        "(\w+)",'])
 def test_every_variable_of_ours_is_registered_and_keeps_out_of_the_compile_cache(form: str) -> None:
     """By the patch: its declarations, its getters and what it leaves out of compile_factors are our variables, all and no other."""
     patch = (Path(__file__).parents[3] / "patches" / "register-the-dcu-environment-variables.patch").read_text()
