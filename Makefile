@@ -60,6 +60,9 @@ audit:
 	@$(RUN) audit $(call opt,WHEEL,--wheel)
 census:
 	@$(RUN) census $(call flag,CHECK,--check)
+.PHONY: generate
+generate:
+	@$(RUN) generate $(call flag,CHECK,--check) $(call opt,MEASURED,--measured)
 .PHONY: verify bench
 verify:
 	@$(RUN) verify $(ARGS)

@@ -29,6 +29,7 @@ VERBS: dict[str, tuple[str, bool]] = {
     "lint": ("checks.lint", True),
     "check": ("checks.check", True),
     "platform-table": ("rehearsal.platform_table", True),
+    "generate": ("checks.generate", True),
     "test": ("checks.test", True),
     "clean": ("series.clean", False),
     "pins": ("upstream.update", True),

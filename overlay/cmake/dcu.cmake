@@ -28,7 +28,7 @@ list(APPEND HIP_SUPPORTED_ARCHS ${DCU_ARCHS})
 set(VLLM_DCU_ROCM_SRC)
 
 #
-# C36: upstream intersects PYTORCH_ROCM_ARCH with its own list and drops the rest without a word, so that a typo, a comma
+# Upstream intersects PYTORCH_ROCM_ARCH with its own list and drops the rest without a word, so that a typo, a comma
 # or a feature suffix silently removes a device from the build. Here every name must be known.
 #
 function(dcu_check_arch_list OUT_HAS_DCU)
@@ -66,7 +66,7 @@ function(dcu_check_arch_list OUT_HAS_DCU)
 endfunction()
 
 #
-# C37: one toolchain for the whole build. The environment's ROCM_PATH (what /opt/dtk/env.sh sets) wins over the built-in
+# One toolchain for the whole build. The environment's ROCM_PATH (what /opt/dtk/env.sh sets) wins over the built-in
 # default; -DROCM_PATH=... on the command line wins over both. A macro: it sets the caller's ROCM_PATH.
 #
 macro(dcu_respect_toolchain_path)
@@ -83,7 +83,7 @@ macro(dcu_respect_toolchain_path)
 endmacro()
 
 #
-# C38: hipified files of another tree. In the source tree they are refused, since hipify skips its own output and would
+# Hipified files of another tree. In the source tree they are refused, since hipify skips its own output and would
 # pass them on as they are. In the build tree a file whose content changed without a newer time (an unpacked older or
 # newer release) is invisible to ninja: there everything made from the former tree is removed.
 #

@@ -2,7 +2,7 @@
 
 The pinned version's files are not touched: the carried series, its lock, the new pin, a range-diff and the report go to
 build/rebase/VERSION/. `--adopt` (ADOPT=1) then takes them over, in two commits: the version, and the mechanical refresh.
-A conflict stops the run with three lists and the commands to go on; a killed run is gone on with by the same command.
+A conflict stops the run with three lists and the commands to go on; after a killed run the same command continues where it stopped.
 """
 
 from __future__ import annotations

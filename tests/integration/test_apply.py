@@ -95,7 +95,7 @@ def test_only_changed_files_are_written_when_the_overlay_changes(tiny):
         "[color]\n\tui = always\n[core]\n\tquotePath = false\n\tabbrev = 7\n[format]\n\tsignature = mine\n\tpretty = oneline\n",
         "[apply]\n\twhitespace = fix\n\tignoreWhitespace = change\n[core]\n\twhitespace = cr-at-eol\n",
     ],
-    ids=["C47-autocrlf", "C50-gpgsign", "C52-diff-settings", "whitespace-fix"],
+    ids=["autocrlf", "gpgsign", "diff-settings", "whitespace-fix"],
 )
 def test_the_users_git_configuration_changes_no_byte(tiny, add_patch, config):
     name = add_patch(tiny, "vllm/two.py", "b = 2\r\n", "b = 3\r\n", "change two")

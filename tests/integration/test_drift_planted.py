@@ -159,12 +159,12 @@ PLANTS = {
         ("cmake/hipify.py", "import argparse", "import argparse\nRENAMED = True"),
         (REVIEW, "cmake/hipify.py changed"),
     ),
-    "swapped arguments in the call of the kernel (C56)": (
+    "swapped arguments in the call of the kernel": (
         python_code,
         (UTILS, "ops.LLMM1(weight, x_view, 4)", "ops.LLMM1(x_view, weight, 4)"),
         (BLOCK, "the arguments of a call of LLMM1 are in another order: weight, x_view, 4 -> x_view, weight, 4"),
     ),
-    "swapped parameters of the op's Python side (C56)": (
+    "swapped parameters of the op's Python side": (
         python_code,
         (
             OPS,
@@ -173,7 +173,7 @@ PLANTS = {
         ),
         (BLOCK, "LLMM1: parameters are in another order: a, b, rows_per_block -> b, a, rows_per_block"),
     ),
-    "swapped parameters of the op we wrap (C56)": (
+    "swapped parameters of the op we wrap": (
         python_code,
         (
             UTILS,
@@ -228,7 +228,7 @@ PLANTS = {
         ),
         (BLOCK, "our override of get_vit_attn_backend does not take layers, which upstream passes"),
     ),
-    "swapped parameters of a platform method that we override (C56)": (
+    "swapped parameters of a platform method that we override": (
         overrides,
         (
             ROCM,

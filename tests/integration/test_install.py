@@ -1,4 +1,4 @@
-"""C41: whatever is installed with the wheel, the vendor's torch, triton and amdsmi stay what they were.
+"""Whatever is installed with the wheel, the vendor's torch, triton and amdsmi stay what they were.
 
 Real pip, a real environment, the real requirements of the device wheel; the packages themselves are empty.
 """

@@ -57,7 +57,7 @@ def test_moved_context_is_told_apart_from_a_plain_application(tmp_path: Path) ->
 
 
 def test_a_patch_that_upstream_has_is_named_with_its_release_and_leaves_the_series(tmp_path: Path) -> None:
-    """C57."""
+    """Upstream has the patch already: it is named, and the series is reported shorter."""
     p = project(tmp_path, v1_1_0={}, v1_2_0={LIST: lines(OUR_LIST, word="item")}, v1_3_0={LIST: lines(OUR_LIST, word="item")})
     done = p.run("rebase", "1.3.0")
     assert done.returncode == 0, done.stderr
@@ -69,7 +69,7 @@ def test_a_patch_that_upstream_has_is_named_with_its_release_and_leaves_the_seri
 
 
 def test_a_patch_is_recognised_as_upstream_although_its_surroundings_were_rewritten(tmp_path: Path) -> None:
-    """C57: three-way says conflict, but every hunk can be taken out of upstream's text."""
+    """Upstream has it: three-way says conflict, but every hunk can be taken out of upstream's text."""
     around = lines(OUR_LIST, (9, "rewritten 9\n"), (1, "rewritten 1\n"), word="item")
     p = project(tmp_path, v1_1_0={LIST: around.replace("item 6\n", "item 6\nitem 6b\n")})
     done = p.run("rebase", "1.1.0")
@@ -228,7 +228,7 @@ sys.exit(run(sys.argv[1:]))
     ],
 )
 def test_killed_anywhere_the_same_command_completes_with_the_same_result(tmp_path: Path, module: str, name: str, nth: int) -> None:
-    """C59."""
+    """Killed at any moment: the next run completes, and no half state is taken for a whole one."""
     p = project(tmp_path, v1_1_0={GATE: lines((18, "eighteen\n"))}, v1_2_0={GATE: lines((18, "eighteen\n"), (1, "one\n"))})
     script = KILL.format(module=module, name=name, nth=nth)
     dead = subprocess.run(
@@ -252,7 +252,7 @@ def test_killed_anywhere_the_same_command_completes_with_the_same_result(tmp_pat
     ],
 )
 def test_killed_while_going_on_no_correction_is_lost(tmp_path: Path, module: str, name: str, nth: int) -> None:
-    """C59."""
+    """Killed at any moment: the next run completes, and no half state is taken for a whole one."""
     p = stopped(tmp_path)
     (p.root / "build/rebase/work" / GATE).write_text(lines((20, "upstream's own 20 with our hook\n")))
     script = KILL.format(module=module, name=name, nth=nth)
@@ -279,7 +279,7 @@ HOSTILE = """
 
 
 def test_the_users_git_configuration_and_an_empty_home_change_no_byte(tmp_path: Path) -> None:
-    """C47, C49, C50, C52, C54."""
+    """A user's git configuration, identity, hooks and the owner of the tree change nothing."""
     files = {GATE: lines((18, "eighteen\r\n"))}
     plain, hostile = project(tmp_path / "a", v1_1_0=files), project(tmp_path / "b", v1_1_0=files)
     home = tmp_path / "home"

@@ -1,4 +1,4 @@
-"""What cmake/dcu.cmake refuses before anything is compiled, and what it selects (C36, C37, C38)."""
+"""What cmake/dcu.cmake refuses before anything is compiled, and what it selects."""
 
 from __future__ import annotations
 

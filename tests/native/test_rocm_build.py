@@ -202,7 +202,7 @@ def test_a_part_of_the_build_is_no_wheel_for_a_device(site: Site) -> None:
 
 
 def test_row_stale(site: Site) -> None:
-    """C38: hipified files in the sources are refused."""
+    """Hipified files in the sources are refused."""
     stale = site.checkout.tree / "csrc" / "rocm" / "skinny_gemms.hip"
     stale.write_text("// stale\n")
     try:

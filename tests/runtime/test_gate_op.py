@@ -1,6 +1,6 @@
 """The operator as the framework sees it: one opaque custom op, its fake, torch.compile, opcheck, autograd, the real shape.
 
-`DEVICE` is what the whole file runs on (GFX936_TEST_DEVICE). Graph capture needs a GPU: `benchmarks/gpu_rehearsal.py` has that rung (C22, C23).
+`DEVICE` is what the whole file runs on (GFX936_TEST_DEVICE). Graph capture needs a GPU: `benchmarks/gpu_rehearsal.py` has that rung.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def test_on_this_process_upstreams_function_is_registered() -> None:
 
 
 def test_the_exact_shape_is_dispatched_once_for_each_call(mission: ActiveGate, native: Native, weight: torch.Tensor) -> None:
-    """C16, through the function that vLLM's layers call."""
+    """One call of the exact shape is one hit, through the function that vLLM's layers call."""
     x = rand(1, 5120)
     for times in (1, 2, 3):
         out = layers.rocm_unquantized_gemm(torch.nn.Module(), x, weight)
@@ -81,7 +81,7 @@ def test_the_exact_weight_with_other_rows_is_generic(mission: ActiveGate, native
     "switches", [Switches(capabilities={FIRST.id: Mode.OFF}), Switches(skinny_gemm=False), Switches(batch_invariant=True)]
 )
 def test_switched_off_is_bit_identical_to_the_generic_operator(native: Native, weight: torch.Tensor, switches: Switches) -> None:
-    """C14, C15, R10; the operator is used directly."""
+    """A switch or batch-invariant mode shuts the gate for a caller that uses the operator directly, too."""
     with registered(gate.build(context(native, DEVICE, switches=switches)).gemm, DEVICE.upper()):
         x = rand(1, 5120)
         assert same(OP(x, weight), torch.nn.functional.linear(x, weight))
@@ -102,7 +102,7 @@ def test_opcheck(small: ActiveGate, shape: tuple[int, ...], bias: bool) -> None:
 def test_meta_and_fake_calls_have_the_real_shape_and_count_nothing(
     small: ActiveGate, native: Native, shape: tuple[int, ...], kind: str
 ) -> None:
-    """C21."""
+    """Meta and fake tensors: shape, dtype and device are right, nothing is counted, no device is asked."""
     if kind == "meta":
         x, weight = torch.empty(shape, dtype=torch.bfloat16, device="meta"), torch.empty(M, K, dtype=torch.bfloat16, device="meta")
         out = OP(x, weight)
@@ -117,7 +117,7 @@ def test_meta_and_fake_calls_have_the_real_shape_and_count_nothing(
 
 
 def test_a_compiled_model_holds_one_opaque_operator_and_follows_the_run_time_n(small: ActiveGate, native: Native) -> None:
-    """C20: fullgraph, dynamic N; the choice is made at run time, without a recompile for each N."""
+    """Fullgraph, dynamic N; the choice is made at run time, without a recompile for each N."""
     graphs: list[torch.fx.GraphModule] = []
 
     def backend(graph: torch.fx.GraphModule, _: object) -> object:
@@ -161,7 +161,7 @@ def test_autograd_is_as_without_the_gate(native: Native) -> None:
 
 
 def test_nothing_is_looked_up_once_the_gate_is_made(small: ActiveGate, native: Native, monkeypatch: pytest.MonkeyPatch) -> None:
-    """C23: with the device query, the environment and every import made to raise, the first call still works."""
+    """With the device query, the environment and every import made to raise, the first call still works."""
 
     def broken(*args: object, **kwargs: object) -> object:
         raise AssertionError("looked up in a call")

@@ -255,7 +255,7 @@ def test_a_rocm_platform_whose_module_nobody_loaded_keeps_upstreams_function(as_
 def test_on_gfx936_no_other_native_operator_is_ever_chosen(
     as_rocm: World, sources: tuple[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """C02: of everything upstream could choose, only LLMM1 remains, and only for the record's call."""
+    """Of everything upstream could choose, only LLMM1 remains, and only for the record's call."""
     for name in ("wvSplitK", "wvSplitKrc", "wvSplitKQ", "paged_attention", "LLMM1"):
         monkeypatch.setattr(_custom_ops, name, lambda *a, name=name: pytest.fail(f"{name} was called"), raising=False)
     monkeypatch.setattr(torch.nn.functional, "linear", lambda *a: Choice("linear"))

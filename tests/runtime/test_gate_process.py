@@ -189,7 +189,7 @@ def test_each_missing_fact_closes_the_capability_and_is_said_once(template: Temp
 
 @pytest.mark.parametrize("value", [" 1 ", "yes", "TRUE", "on"])
 def test_an_on_word_leaves_the_capability_open(template: Template, value: str) -> None:
-    """C35: upstream takes "yes" and " 1 " for off without a word."""
+    """Upstream takes "yes" and " 1 " for off without a word."""
     assert said(template.run(START + SIMULATED, VLLM_ROCM_USE_SKINNY_GEMM=value), "is open")
 
 
@@ -229,7 +229,7 @@ if __name__ == "__main__":
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_workers_decide_alike_and_their_hits_are_added_up(tmp_path: Path, method: str) -> None:
-    """C33: the engine core is a child; spawned ones decide anew, forked ones inherit the decision and start from zero."""
+    """The engine core is a child; spawned ones decide anew, forked ones inherit the decision and start from zero."""
     script = tmp_path / "server.py"
     stats = tmp_path / "stats"
     body = START + SIMULATED + CALLS + "def work(n):\n    calls(n, 1)\n"
@@ -244,7 +244,7 @@ def test_workers_decide_alike_and_their_hits_are_added_up(tmp_path: Path, method
 
 
 def test_ten_thousand_refused_calls_leave_one_line(template: Template) -> None:
-    """C24."""
+    """Ten thousand refused calls log one line for each reason and shape."""
     code = (
         START
         + SIMULATED

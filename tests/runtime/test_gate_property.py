@@ -1,4 +1,4 @@
-"""On gfx936 the native operator is called if and only if an oracle written from R3 says so; everything else is F.linear, bit for bit."""
+"""On gfx936 the native operator is called if and only if an oracle written from the method's rule says so; everything else is F.linear, bit for bit."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def row_major(tensor: torch.Tensor) -> bool:
 
 
 def r3(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, m: int, k: int) -> bool:
-    """R3: BF16, one activation row, exactly M x K, no bias, layout fit for the kernel (dense, at 16-byte boundaries)."""
+    """BF16, one activation row, exactly M x K, no bias, layout fit for the kernel (dense, at 16-byte boundaries)."""
     return (
         x.dtype == weight.dtype == torch.bfloat16
         and tuple(weight.shape) == (m, k)

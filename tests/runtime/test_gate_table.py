@@ -76,7 +76,7 @@ def doubt_is_generic(module: ModuleType) -> None:
 
 
 def closed_stays_closed(module: ModuleType) -> None:
-    """C14, C15 and every standing reason: no native call, the generic result, the first reason counted under the record."""
+    """A switch, batch-invariant mode and every standing reason: no native call, the generic result, the first reason counted under the record."""
     native = Native()
     switches = Switches(batch_invariant=True, capabilities={"small": Mode.OFF})
     built = module.build(context(native, switches=switches), (SMALL,))
@@ -93,7 +93,7 @@ def closed_stays_closed(module: ModuleType) -> None:
 
 
 def reports_a_frequent_miss_once(module: ModuleType) -> None:
-    """C24, R13: however often a call is refused, one line for each shape and reason, and only when it is frequent."""
+    """However often a call is refused, one line for each shape and reason, and only when it is frequent."""
     said: list[str] = []
     known = {name: getattr(module, name) for name in ("FREQUENT", "_report_frequent")}
     try:

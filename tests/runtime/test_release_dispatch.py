@@ -16,13 +16,13 @@ UTILS = "vllm/model_executor/layers/utils.py"
 GATE = "vllm/dcu/gate.py"
 
 PLANTS = {
-    "swapped arguments in upstream's call of the op (C56)": (
+    "swapped arguments in upstream's call of the op": (
         UTILS,
         "return torch.ops.vllm.rocm_unquantized_gemm(x, weight, bias)",
         "return torch.ops.vllm.rocm_unquantized_gemm(weight, x, bias)",
         "failed: the layer's entry hands over x, weight, bias",
     ),
-    "swapped arguments in our call of the kernel (C56)": (
+    "swapped arguments in our call of the kernel": (
         GATE,
         "native(weight, x if x.dim() == 2",
         "native(*(lambda a, b, *rest: (b, a, *rest))(weight, x if x.dim() == 2",

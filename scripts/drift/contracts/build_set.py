@@ -9,7 +9,7 @@ from scripts.drift.contracts import cmake_eval
 from scripts.drift.contracts.model import BLOCK, INFO, REVIEW, Fact, Facts, Finding, Tree, changes
 
 ID = "build-set"
-#: The module whose every kernel is a capability of its own (R2): nothing new may enter it for gfx936 unseen.
+#: The module whose every kernel is a capability of its own: nothing new may enter it for gfx936 unseen.
 NATIVE = "_rocm_C"
 #: Text that ties a source to instructions of other arches.
 HAZARD = re.compile(r"__builtin_amdgcn_(?:w?mfma|smfmac|wmma|fdot2|sdot|udot)\w*|asm\s+volatile\s*\(\s*\"v_\w+|\bv_dot2\w*")

@@ -1,4 +1,4 @@
-"""The grammar of the environment variables (C35): nonsense is an error that names the variable, never silently off."""
+"""The grammar of the environment variables: nonsense is an error that names the variable, never silently off."""
 
 from __future__ import annotations
 

@@ -82,5 +82,5 @@ def main(argv: Sequence[str]) -> int:
             print(f"written: {path}")
         else:
             stale = True
-            print(f"error: {path} is not as the code says: run `python -m vllm.dcu docs --write {args.folder}`", file=sys.stderr)
+            print(f"error: {path} is not as the code says: run `make generate`", file=sys.stderr)
     return 1 if stale else 0

@@ -14,7 +14,7 @@ DOCS = Path(__file__).parents[4] / "docs"
 
 
 def test_the_pages_are_as_the_code_says() -> None:
-    assert documents.main([str(DOCS)]) == 0, "run: PYTHONPATH=overlay python -m vllm.dcu docs docs --write"
+    assert documents.main([str(DOCS)]) == 0, "run `make generate`"
 
 
 @pytest.mark.parametrize("page", PAGES)

@@ -117,7 +117,7 @@ def _work(folder: Path, hits: int) -> None:
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_hits_of_worker_processes_are_added_up(tmp_path: Path, method: str) -> None:
-    """C33. A worker's hits must not be lost, and a forked worker must not add to its parent's file."""
+    """A worker's hits must not be lost, and a forked worker must not add to its parent's file."""
     parent = Tally(HEADER, tmp_path)
     count(parent, HIT, 1)
     workers = [multiprocessing.get_context(method).Process(target=_work, args=(tmp_path, n)) for n in (10, 100)]

@@ -127,12 +127,12 @@ def test_all_reasons_of_a_call_are_told_in_the_order_of_the_questions() -> None:
     [
         ("bfloat16", 5120, 17408, Reason.NEGATIVE_RECORD),
         ("bfloat16", 14336, 5120, Reason.NEGATIVE_RECORD),
-        ("bfloat16", 17408, 5120, Reason.NO_RECORD),  # C09: the halves of tensor parallelism
+        ("bfloat16", 17408, 5120, Reason.NO_RECORD),  # the halves of tensor parallelism
         ("bfloat16", 34816, 2560, Reason.NO_RECORD),
-        ("bfloat16", 34815, 5120, Reason.NO_RECORD),  # C11
+        ("bfloat16", 34815, 5120, Reason.NO_RECORD),
         ("bfloat16", 34818, 5120, Reason.NO_RECORD),
         ("bfloat16", 5120, 34816, Reason.NO_RECORD),
-        ("float16", 34816, 5120, Reason.NO_RECORD),  # C17
+        ("float16", 34816, 5120, Reason.NO_RECORD),
         ("float32", 34816, 5120, Reason.NO_RECORD),
     ],
 )

@@ -73,14 +73,14 @@ def test_every_record_survives_being_written_and_read(record: Record) -> None:
 
 
 WRONG = [
-    ("contract", {"k": 17408}, "contract.k"),  # C10
+    ("contract", {"k": 17408}, "contract.k"),  # LLMM1 sums no longer K
     ("contract", {"k": 8200}, "contract.k"),
     ("contract", {"k": 5124}, "contract.k"),
     ("contract", {"k": 0}, "contract.k"),
-    ("contract", {"m": 34815}, "contract.m"),  # C11
+    ("contract", {"m": 34815}, "contract.m"),  # rows a block
     ("contract", {"m": 34818}, "contract.m"),
     ("contract", {"m": 0}, "contract.m"),
-    ("contract", {"m": 262144, "k": 8192}, "contract.m"),  # C12: exactly 2**31
+    ("contract", {"m": 262144, "k": 8192}, "contract.m"),  # exactly 2**31 elements
     ("contract", {"n": 2}, "contract.n"),
     ("contract", {"n": None}, "contract"),
     ("contract", {"m": None}, "contract"),

@@ -1,4 +1,4 @@
-"""C36: an arch list that CMake would cut down in silence is refused, each with its own sentence."""
+"""An arch list that CMake would cut down in silence is refused, each with its own sentence."""
 
 from __future__ import annotations
 

@@ -122,7 +122,7 @@ def _compiler(made: str) -> Callable[[pytest.MonkeyPatch, Path], None]:
     return plant
 
 
-# C43 and its kind: (finding, what is wrong, words of the finding)
+# (finding, what is wrong, words of the finding)
 PLANTED: list[tuple[str, Callable[[pytest.MonkeyPatch, Path], None], str]] = [
     ("compiler", lambda m, t: (t / "dtk/lib/llvm/bin/clang++").unlink(), "no clang++ in"),
     ("compiler", _compiler(""), "refuses --offload-arch=gfx936: clang++: error: invalid target ID 'gfx936'"),

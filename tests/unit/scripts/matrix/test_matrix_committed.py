@@ -12,7 +12,7 @@ from scripts.rebase.threeway import CONFLICTS
 from scripts.series.patch import read_series
 from scripts.upstream.releases import read_pin, version_key
 
-AGAIN = "run `make matrix` and commit docs/matrix.*"
+AGAIN = "run `make generate` and commit docs/matrix.*"
 
 
 @pytest.fixture(scope="module")
