@@ -11,14 +11,14 @@ A field that could not be read is empty. Evidence with an empty field is kept fo
 import hashlib
 import importlib.util
 import os
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated
 
 from vllm.dcu.records.record import Toolchain
+from vllm.dcu.records.typed import Words
 
-__all__ = ["Binding", "differences", "dump_binding", "load_binding", "observe_binding"]
+__all__ = ["Binding", "differences", "observe_binding"]
 
 _HIP_LIBRARIES = ("libgalaxyhip.so", "libamdhip64.so")
 """The HIP runtime as DTK ships it (with an ABI of its own, hashcat pull request 4758), and as ROCm names it."""
@@ -43,13 +43,13 @@ class Binding:
         simulated: empty on a DCU; otherwise what is simulated or stands in, for people to read.
     """
 
-    device: str
-    arch: str
+    device: Annotated[str, Words(r"(\w{4}:\w{4}( \w{4}:\w{4})*)?", "PCI ids such as 1d94:6210")]
+    arch: Annotated[str, Words(r"[a-z0-9_]+", "the name of an arch")]
     toolchain: Toolchain
-    hip_runtime: str
+    hip_runtime: Annotated[str, Words(r"(\S+ ([0-9a-f]{64})?)?", "a library's name and sha256")]
     dtk: str
-    build: str
-    extension: str
+    build: Annotated[str, Words(r"(\S+ [0-9a-f]{40})?", "a version and a tree id")]
+    extension: Annotated[str, Words(r"([0-9a-f]{64})?", "a sha256")]
     driver: str
     simulated: str = ""
 
@@ -73,24 +73,6 @@ def differences(then: Binding, now: Binding) -> tuple[str, ...]:
     """The names of the fields in which two bindings differ. Python's version is for the reader and does not bind."""
     old, new = _flat(then), _flat(now)
     return tuple(name for name in old if name != "python" and old[name] != new[name])
-
-
-def dump_binding(binding: Binding) -> dict[str, Any]:
-    """`binding` as plain data."""
-    return asdict(binding)
-
-
-def load_binding(data: Mapping[str, Any]) -> Binding:
-    """The binding that `data` describes.
-
-    Raises:
-        ValueError, KeyError or TypeError: a field is missing, unknown, or not a string.
-    """
-    rest = {name: value for name, value in data.items() if name != "toolchain"}
-    binding = Binding(toolchain=Toolchain(**data["toolchain"]), **rest)
-    if wrong := [name for name, value in _flat(binding).items() if not isinstance(value, str)]:
-        raise TypeError(f"{', '.join(wrong)} is not a string")
-    return binding
 
 
 def observe_binding(arch: str, toolchain: Toolchain, simulated: str = "", extension: Path | None = None) -> Binding:

@@ -9,19 +9,22 @@ A folder holds one climb: `rungs/<id>.json` is written whole after each rung, so
 """
 
 import json
+import math
 import os
 import re
 import tempfile
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
-from vllm.dcu.evidence.binding import Binding, dump_binding
+from vllm.dcu.evidence.binding import Binding
 from vllm.dcu.records.record import RUNGS
+from vllm.dcu.records.strict import StrictError, plain
+from vllm.dcu.records.typed import Between, Words, dump, read_json
 
 __all__ = [
     "Climb",
@@ -34,9 +37,7 @@ __all__ = [
     "Step",
     "Trial",
     "climb",
-    "dump_result",
     "failed",
-    "load_result",
     "not_run",
     "passed",
     "write_whole",
@@ -44,6 +45,10 @@ __all__ = [
 
 _ID = re.compile(r"[A-Z][A-Z0-9]*")
 _KEPT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_MOST_BYTES = 4 << 20
+
+Date = Annotated[str, Words(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", "a date such as 2026-11-30T08:00:00Z")]
+"""When something ran, UTC."""
 
 
 class LadderError(ValueError):
@@ -72,7 +77,11 @@ class Measure:
     unit: str
     better: str
 
+    measure: Literal[True] = True  # what tells it from an object of another kind in a file
+
     def __post_init__(self) -> None:
+        if not all(map(math.isfinite, (self.low, self.median, self.high))):
+            raise ValueError("a measure is finite")
         if self.better not in ("lower", "higher"):
             raise ValueError(f"better is {self.better!r}, neither 'lower' nor 'higher'")
         if not self.low <= self.median <= self.high or self.runs < 1:
@@ -84,7 +93,10 @@ Figure = bool | int | float | str | Measure
 
 @dataclass(frozen=True)
 class Result:
-    """What one rung showed. `why` is one sentence; a rung that failed or did not run has one."""
+    """What one rung showed. `why` is one sentence; a rung that failed or did not run has one.
+
+    A kernel's own words and numbers end here: a text becomes one printable line, and a figure that is not finite its name.
+    """
 
     outcome: Outcome
     why: str = ""
@@ -93,6 +105,14 @@ class Result:
     def __post_init__(self) -> None:
         if self.outcome is not Outcome.PASSED and not self.why.strip():
             raise ValueError(f"a rung that is {self.outcome.value!r} says why")
+        object.__setattr__(self, "why", plain(self.why, 1000))
+        object.__setattr__(self, "figures", {plain(name): _tame(value) for name, value in self.figures.items()})
+
+
+def _tame(value: Figure) -> Figure:
+    if isinstance(value, str):
+        return plain(value, 1000)
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def passed(figures: Mapping[str, Figure], why: str = "") -> Result:
@@ -164,8 +184,8 @@ class Step:
     proves: str
     border: str
     result: Result
-    seconds: float
-    date: str
+    seconds: Annotated[float, Between(0, 1e9)]
+    date: Date
     raw: tuple[str, ...]
     resumed: bool = False
 
@@ -211,14 +231,13 @@ def climb(
         LadderError: a rung is badly stated, an id of `only` is unknown, or `folder` holds another climb.
     """
     _check(rungs, only)
-    head = {"format": 1, "tool": tool, "subject": subject, "binding": dump_binding(binding)}
-    started = _begin(folder, head, resume)
+    started = _begin(folder, _Head(1, tool, subject, binding, _now()), resume)
     steps: list[Step] = []
     for number, rung in enumerate(rungs, 1):
         step = _resumed(folder, rung) if resume else None
         if step is None:
             step = _climb_one(rung, steps, binding, folder, only, say, f"[{number}/{len(rungs)}]")
-            write_whole(folder / "rungs" / f"{rung.id}.json", _json(_dump_step(step)))
+            write_whole(folder / "rungs" / f"{rung.id}.json", _json(step))
         steps.append(step)
         why = f": {step.result.why}" if step.result.why else ""
         say(f"[{number}/{len(rungs)}] {rung.id} {step.result.outcome.value}{' (resumed)' if step.resumed else ''}{why}")
@@ -241,24 +260,33 @@ def _check(rungs: Sequence[Rung], only: Sequence[str]) -> None:
         raise LadderError(f"there is no rung {', '.join(unknown)}: the rungs are {', '.join(r.id for r in rungs)}")
 
 
-def _begin(folder: Path, head: Mapping[str, Any], resume: bool) -> str:
+@dataclass(frozen=True)
+class _Head:
+    """`climb.json`: whose climb a folder holds."""
+
+    format: Literal[1]
+    tool: str
+    subject: str
+    binding: Binding
+    started: Date
+
+
+def _begin(folder: Path, head: _Head, resume: bool) -> str:
     file = folder / "climb.json"
-    if file.is_file():
-        try:
-            found = json.loads(file.read_text(encoding="utf-8"))
-            started = str(found.pop("started"))
-        except (ValueError, KeyError, AttributeError):
-            found, started = None, ""
-        if not resume:
-            raise LadderError(f"{folder} holds a climb already: name a fresh folder, or go on with --resume")
-        if found != head:
-            raise LadderError(
-                f"{folder} holds a climb of another subject, device or toolchain: results are not carried over; name a fresh folder"
-            )
-        return started
-    started = _now()
-    write_whole(file, _json({**head, "started": started}))
-    return started
+    try:
+        found = read_json(_Head, file, _MOST_BYTES)
+    except FileNotFoundError:
+        write_whole(file, _json(head))
+        return head.started
+    except StrictError as error:
+        raise LadderError(f"{error}: this is no folder of a climb, or a damaged one; name a fresh folder") from None
+    if not resume:
+        raise LadderError(f"{folder} holds a climb already: name a fresh folder, or go on with --resume")
+    if replace(found, started=head.started) != head:
+        raise LadderError(
+            f"{folder} holds a climb of another subject, device or toolchain: results are not carried over; name a fresh folder"
+        )
+    return str(found.started)
 
 
 def _climb_one(
@@ -293,42 +321,12 @@ def _climb_one(
 def _resumed(folder: Path, rung: Rung) -> Step | None:
     """What `folder` holds of `rung`; None where that did not run, or is not whole."""
     try:
-        data = json.loads((folder / "rungs" / f"{rung.id}.json").read_text(encoding="utf-8"))
-        result = load_result(data["result"])
-        step = Step(
-            rung.id, rung.title, rung.proves, rung.border, result, float(data["seconds"]), str(data["date"]), tuple(data["raw"]), True
-        )
-    except (OSError, ValueError, KeyError, TypeError):
+        step: Step = read_json(Step, folder / "rungs" / f"{rung.id}.json", _MOST_BYTES)
+    except (FileNotFoundError, StrictError):
         return None
-    return step if result.outcome is not Outcome.NOT_RUN else None
-
-
-def _dump_step(step: Step) -> dict[str, Any]:
-    return {"id": step.id, "result": dump_result(step.result), "seconds": step.seconds, "date": step.date, "raw": list(step.raw)}
-
-
-def dump_result(result: Result) -> dict[str, Any]:
-    """`result` as plain data that `load_result` reads back."""
-    figures = {name: {**vars(f), "measure": True} if isinstance(f, Measure) else f for name, f in result.figures.items()}
-    return {"outcome": result.outcome.value, "why": result.why, "figures": figures}
-
-
-def load_result(data: Mapping[str, Any]) -> Result:
-    """The result that `data` describes.
-
-    Raises:
-        ValueError, KeyError or TypeError: it is none.
-    """
-    figures: dict[str, Figure] = {}
-    for name, value in data["figures"].items():
-        if isinstance(value, Mapping):
-            rest = {key: item for key, item in value.items() if key != "measure"}
-            figures[name] = Measure(**rest)
-        elif isinstance(value, (bool, int, float, str)):
-            figures[name] = value
-        else:
-            raise TypeError(f"the figure {name!r} is a {type(value).__name__}")
-    return Result(Outcome(data["outcome"]), str(data["why"]), figures)
+    if step.id != rung.id or step.result.outcome is Outcome.NOT_RUN:
+        return None
+    return replace(step, title=rung.title, proves=rung.proves, border=rung.border, resumed=True)
 
 
 def write_whole(path: Path, text: str) -> None:
@@ -346,8 +344,8 @@ def write_whole(path: Path, text: str) -> None:
         raise
 
 
-def _json(data: Mapping[str, Any]) -> str:
-    return json.dumps(data, indent=1) + "\n"
+def _json(data: Any) -> str:
+    return json.dumps(dump(data), indent=1) + "\n"
 
 
 def _now() -> str:

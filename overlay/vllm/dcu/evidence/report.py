@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The report of a climb: JSON for tools, Markdown for a ticket, and what got worse since an earlier one.  Standard library only.
 
-`report.json` is `{"format": 1, "tool", "subject", "binding", "started", "steps": [...]}`; a step holds `id`, `title`, `proves`, `border`,
-`outcome`, `why`, `figures`, `seconds`, `date`, `raw`. A measured figure is `{"measure": true, "median", "low", "high", "runs", "unit", "better"}`.
+`report.json` is `{"format": 2, "tool", "subject", "binding", "started", "steps": [...]}`; a step holds `id`, `title`, `proves`, `border`,
+`result` (`outcome`, `why`, `figures`), `seconds`, `date`, `raw`, `resumed`. A measured figure is `{"measure": true, "median", "low", "high", "runs", "unit", "better"}`.
 """
 
 import json
@@ -11,12 +11,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vllm.dcu.evidence.binding import dump_binding, load_binding
-from vllm.dcu.evidence.ladder import Climb, Figure, Measure, Outcome, Step, dump_result, load_result, write_whole
+from vllm.dcu.evidence.ladder import Climb, Figure, Measure, Outcome, write_whole
+from vllm.dcu.records.strict import StrictError, parse_json, read_bytes
+from vllm.dcu.records.typed import dump, load
 
 __all__ = ["Regression", "ReportError", "as_json", "as_markdown", "compare", "load_report", "shown", "write_report"]
 
-FORMAT = 1
+FORMAT = 2
+_MOST_BYTES = 4 << 20
 _MARK = {Outcome.PASSED: "passed", Outcome.FAILED: "**FAILED**", Outcome.NOT_RUN: "not run"}
 
 
@@ -26,19 +28,7 @@ class ReportError(ValueError):
 
 def as_json(climb: Climb) -> dict[str, Any]:
     """The climb as plain data that `load_report` reads back."""
-    return {
-        "format": FORMAT,
-        "tool": climb.tool,
-        "subject": climb.subject,
-        "binding": dump_binding(climb.binding),
-        "started": climb.started,
-        "steps": [_dump(step) for step in climb.steps],
-    }
-
-
-def _dump(step: Step) -> dict[str, Any]:
-    words = {name: getattr(step, name) for name in ("id", "title", "proves", "border", "seconds", "date", "resumed")}
-    return {**words, **dump_result(step.result), "raw": list(step.raw)}
+    return {"format": FORMAT, **dump(climb)}
 
 
 def load_report(path: Path) -> Climb:
@@ -48,30 +38,15 @@ def load_report(path: Path) -> Climb:
         ReportError: it is missing, damaged, or of another format.
     """
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-        if data["format"] != FORMAT:
-            raise ReportError(f"{path} has format {data['format']!r}, this build reads {FORMAT}: climb again with one build")
-        steps = tuple(
-            Step(
-                id=str(row["id"]),
-                title=str(row["title"]),
-                proves=str(row["proves"]),
-                border=str(row["border"]),
-                result=load_result(row),
-                seconds=float(row["seconds"]),
-                date=str(row["date"]),
-                raw=tuple(row["raw"]),
-                resumed=bool(row.get("resumed", False)),
-            )
-            for row in data["steps"]
-        )
-        return Climb(data["tool"], data["subject"], load_binding(data["binding"]), data["started"], steps)
-    except ReportError:
-        raise
-    except OSError as error:
-        raise ReportError(f"{path} cannot be read ({error.strerror}): give the report.json of an earlier climb") from None
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ReportError(f"{path} is not a report ({type(error).__name__}: {error}): give the report.json of an earlier climb") from None
+        data = parse_json(read_bytes(path, _MOST_BYTES))
+        if not isinstance(data, dict) or data.pop("format", None) != FORMAT:
+            raise StrictError("format", f"is not {FORMAT}, which this build reads")
+        found: Climb = load(Climb, data)
+    except FileNotFoundError:
+        raise ReportError(f"{path} is not there: give the report.json of an earlier climb") from None
+    except StrictError as error:
+        raise ReportError(f"{error.within(path)}: give the report.json of an earlier climb of one build") from None
+    return found
 
 
 def shown(figure: Figure) -> str:
@@ -105,7 +80,7 @@ def as_markdown(climb: Climb, notes: Sequence[str] = (), plots: Sequence[str] = 
             f"| {step.id} {_cell(step.title)} | {_MARK[step.result.outcome]}{again} | {step.seconds:.1f} | {_cell(step.result.why)} |"
         )
     lines += ["", "| bound to | |", "|---|---|"]
-    flat = {**dump_binding(binding)}
+    flat = dump(binding)
     flat |= flat.pop("toolchain")
     lines += [f"| {name} | {_cell(value) or 'unknown'} |" for name, value in flat.items() if value or name != "simulated"]
     for step in climb.steps:

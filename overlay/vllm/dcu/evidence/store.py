@@ -15,20 +15,20 @@ import fcntl
 import hashlib
 import json
 import os
-import stat
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 from vllm.dcu.arch import is_dcu_arch
-from vllm.dcu.evidence.binding import Binding, dump_binding, load_binding
-from vllm.dcu.evidence.ladder import Climb, Outcome, Result, dump_result, load_result, write_whole
+from vllm.dcu.evidence.binding import Binding
+from vllm.dcu.evidence.ladder import Climb, Date, Outcome, Result, write_whole
 from vllm.dcu.records.catalog import records_by_id
-from vllm.dcu.records.record import Record, RecordError, Verdict
-from vllm.dcu.records.recordfile import dump_record, load_record
+from vllm.dcu.records.record import Record, Verdict
+from vllm.dcu.records.strict import StrictError, parse_json, plain, read_bytes
+from vllm.dcu.records.typed import Most, Words, dump, load
 
 __all__ = ["RUNG_IDS", "Entry", "EvidenceError", "add", "entry_of", "forget", "read_store"]
 
@@ -84,6 +84,35 @@ def entry_of(climb: Climb, record: Record | None) -> Entry:
     return Entry(climb.subject, climb.binding, {s.id: s.result for s in ran}, {s.id: s.date for s in ran}, record)
 
 
+@dataclass(frozen=True)
+class _Rung(Result):
+    """A rung as it stands in the file."""
+
+    date: Date = ""
+
+
+@dataclass(frozen=True)
+class _Stored:
+    """An entry as it stands in the file. `digest` is the hash of the rest."""
+
+    subject: Annotated[str, Words(r"[a-z0-9]+(?:[-_.][a-z0-9]+)*", "the id of a capability"), Most(200)]
+    binding: Binding
+    rungs: Annotated[Mapping[str, _Rung], Most(len(RUNG_IDS))]
+    record: Record | None
+    digest: Annotated[str, Words(r"[0-9a-f]{64}", "a sha256")]
+
+    def entry(self) -> Entry:
+        """What it says."""
+        rungs = {name: Result(row.outcome, row.why, row.figures) for name, row in self.rungs.items()}
+        return Entry(self.subject, self.binding, rungs, {name: row.date for name, row in self.rungs.items()}, self.record)
+
+
+@dataclass(frozen=True)
+class _Store:
+    format: Literal[1]
+    entries: Annotated[tuple[_Stored, ...], Most(4096)]
+
+
 def read_store(path: Path) -> tuple[Entry, ...]:
     """Every entry of the file; () where there is none.
 
@@ -91,65 +120,29 @@ def read_store(path: Path) -> tuple[Entry, ...]:
         EvidenceError: the file is damaged, looks forged, or could have been written by someone else.
     """
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        return _parse(read_bytes(path, _MOST_BYTES, private=True))
     except FileNotFoundError:
         return ()
-    except OSError as error:
-        raise _refused(path, f"it cannot be opened ({error.strerror})") from None
-    with os.fdopen(descriptor, "rb") as file:
-        _check_file(path, os.fstat(file.fileno()))
-        data = file.read(_MAX_BYTES + 1)
-    try:
-        return _parse(path, data)
-    except EvidenceError:
-        raise
-    except RecordError as error:
-        raise _refused(path, str(error)) from None
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise _refused(path, f"it is not an evidence file ({type(error).__name__}: {error})") from None
+    except StrictError as error:
+        why = str(StrictError(error.field, error.why))
+        raise EvidenceError(f"the evidence in {plain(str(path))} is not used: {why}. Move the file away and verify again.") from None
 
 
-def _refused(path: Path, why: str) -> EvidenceError:
-    return EvidenceError(f"the evidence in {path} is not used: {why}. Move the file away and verify again.")
-
-
-def _check_file(path: Path, found: os.stat_result) -> None:
-    if not stat.S_ISREG(found.st_mode):
-        raise _refused(path, "it is not a regular file")
-    if found.st_uid not in (os.geteuid(), 0):
-        raise _refused(path, f"it belongs to user {found.st_uid}, not to this one or root")
-    if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        raise _refused(path, "others may write it (chmod go-w)")
-    if found.st_size > _MAX_BYTES:
-        raise _refused(path, f"{found.st_size} bytes are more than evidence needs")
-
-
-def _parse(path: Path, data: bytes) -> tuple[Entry, ...]:
-    whole = json.loads(data)
-    if whole["format"] != FORMAT or set(whole) != {"format", "entries"}:
-        raise _refused(path, f"its format is {whole['format']!r}, this build reads {FORMAT}")
+def _parse(data: bytes) -> tuple[Entry, ...]:
+    whole = parse_json(data)
     entries = []
-    for raw in whole["entries"]:
-        content = {name: value for name, value in raw.items() if name != "digest"}
-        if raw.get("digest") != _digest(content):
-            raise _refused(path, f"the entry about {str(raw.get('subject'))[:80]!r} was changed after it was written")
-        entry = _load(content)
+    for number, stored in enumerate(load(_Store, whole).entries):
+        content = {name: value for name, value in whole["entries"][number].items() if name != "digest"}
+        if stored.digest != _digest(content):
+            raise StrictError(f"entries[{number}]", f"the entry about {stored.subject!r} was changed after it was written")
+        entry = stored.entry()
         if why := _implausible(entry):
-            raise _refused(path, f"the entry about {entry.subject!r} {why}")
+            raise StrictError(f"entries[{number}]", f"the entry about {entry.subject!r} {why}")
         entries.append(entry)
     keys = [(e.subject, e.binding) for e in entries]
     if len(set(keys)) != len(keys):
-        raise _refused(path, "two entries are about the same capability on the same device and toolchain")
+        raise StrictError("entries", "two entries are about the same capability on the same device and toolchain")
     return tuple(entries)
-
-
-def _load(content: Mapping[str, Any]) -> Entry:
-    if set(content) != {"subject", "binding", "rungs", "record"}:
-        raise ValueError(f"an entry has the fields {sorted(content)}")
-    rungs = {str(name): load_result(row) for name, row in content["rungs"].items()}
-    dates = {str(name): str(row["date"]) for name, row in content["rungs"].items()}
-    record = None if content["record"] is None else load_record(content["record"])
-    return Entry(str(content["subject"]), load_binding(content["binding"]), rungs, dates, record)
 
 
 def _implausible(entry: Entry) -> str:
@@ -166,7 +159,7 @@ def _implausible(entry: Entry) -> str:
         try:
             date = datetime.strptime(entry.dates[name], "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=timezone.utc)
         except ValueError:
-            return f"has no date for {name}"
+            return f"has no date for {name}, but {plain(entry.dates[name])!r}"
         if date > datetime.now(timezone.utc) + _CLOCK_SLACK:
             return f"says that {name} ran in the future"
     if not entry.binding.simulated and not is_dcu_arch(entry.binding.arch):
@@ -193,14 +186,8 @@ def _implausible_record(entry: Entry) -> str:
 
 
 def _dump(entry: Entry) -> dict[str, Any]:
-    content: dict[str, Any] = {
-        "subject": entry.subject,
-        "binding": dump_binding(entry.binding),
-        "rungs": {name: {**dump_result(result), "date": entry.dates[name]} for name, result in entry.rungs.items()},
-        "record": None if entry.record is None else dump_record(entry.record),
-    }
-    # Through JSON, so that what is hashed is what will be read.
-    content = json.loads(json.dumps(content))
+    rungs = {name: {**dump(result), "date": entry.dates[name]} for name, result in entry.rungs.items()}
+    content = {"subject": entry.subject, "binding": dump(entry.binding), "rungs": rungs, "record": dump(entry.record)}
     return {**content, "digest": _digest(content)}
 
 
@@ -267,4 +254,10 @@ def forget(path: Path, subject: str, seconds: float = 60.0) -> int:
 
 
 def _write(path: Path, entries: list[Entry]) -> None:
-    write_whole(path, json.dumps({"format": FORMAT, "entries": [_dump(entry) for entry in entries]}, indent=1) + "\n")
+    text = json.dumps({"format": FORMAT, "entries": [_dump(entry) for entry in entries]}, indent=1) + "\n"
+    try:
+        if len(text) > _MOST_BYTES or _parse(text.encode()) != tuple(entries):
+            raise StrictError("", "it would not come back as it was written")
+    except StrictError as error:
+        raise EvidenceError(f"evidence is not kept, because it would be refused when it is read: {error}") from None
+    write_whole(path, text)

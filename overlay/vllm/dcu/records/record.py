@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from vllm.dcu.records.kernels import KERNELS, Kernel, broken_limit
+from vllm.dcu.records.strict import StrictError, plain
 
 __all__ = [
     "RUNGS",
@@ -34,13 +35,12 @@ _VERSION = re.compile(r"[0-9]+(?:\.[0-9]+)*")
 _DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}|unknown")
 
 
-class RecordError(ValueError):
+class RecordError(StrictError):
     """A record that must not be used. `field` names what is wrong with it."""
 
     def __init__(self, record: str, name: str, why: str) -> None:
-        super().__init__(f"capability record {record!r}: field {name!r}: {why}")
+        super().__init__(name, why, f"capability record {plain(record)!r}")
         self.record = record
-        self.field = name
 
 
 class Verdict(Enum):
