@@ -50,11 +50,11 @@ def test_c44_of_two_copies_the_running_one_is_named(tmp_path: Path, first: bool)
     stock.mkdir()
     (stock / "__init__.py").write_text("")
     code = (
-        "import sys, importlib.util as u; from pathlib import Path\n"
+        "import sys, importlib.util as u; from importlib.machinery import PathFinder; from pathlib import Path\n"
         f"s = u.spec_from_file_location('m', {str(PACKAGE / 'dcu' / 'manifest.py')!r}); m = u.module_from_spec(s)\n"
         "sys.modules['m'] = m; s.loader.exec_module(m)\n"
         f"sys.path.{'insert(0, ' if first else 'append('}{str(tmp_path)!r})\n"
-        "v = m.examine(Path(u.find_spec('vllm').origin).parent)\n"
+        "v = m.examine(Path(PathFinder.find_spec('vllm').origin).parent)\n"
         "print(v.package, len(v.problems), len(v.notes), sep='\\n')"
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()

@@ -49,7 +49,7 @@ def run(folder: Path, *argv: str, verb: str = "verify", code: int) -> str:
 
 
 def verdicts(report: Path) -> dict[str, str]:
-    return {step["id"]: step["outcome"] for step in json.loads(report.read_text())["steps"]}
+    return {step["id"]: step["result"]["outcome"] for step in json.loads(report.read_text())["steps"]}
 
 
 @pytest.fixture

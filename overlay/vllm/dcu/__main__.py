@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from vllm.dcu.ask.model_config import ModelError
 from vllm.dcu.env import EnvError
-from vllm.dcu.records.record import RecordError
+from vllm.dcu.records.strict import StrictError
 
 __all__ = ["VERBS", "main"]
 
@@ -41,7 +41,7 @@ def main(argv: Sequence[str]) -> int:
         return 2
     try:
         return int(importlib.import_module(VERBS[verb][0]).main(rest))
-    except (EnvError, ModelError, RecordError) as error:
+    except (EnvError, ModelError, StrictError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
 

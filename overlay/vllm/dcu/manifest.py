@@ -18,6 +18,10 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated, Literal
+
+from vllm.dcu.records.strict import StrictError, parse_json, read_bytes
+from vllm.dcu.records.typed import Words, dump, load, take
 
 __all__ = [
     "FILE_NAME",
@@ -37,6 +41,11 @@ __all__ = [
 
 SCHEMA = 1
 FILE_NAME = "manifest.json"
+_MOST_BYTES = 16 << 20
+
+_Sha256 = Annotated[str, Words(r"[0-9a-f]{64}", "a sha256")]
+_Id = Annotated[str, Words(r"[0-9a-f]{40}", "an id of git")]
+_Inside = Annotated[str, Words(r"(?!/)(?!(.*/)?\.\.?(/|$)).+", "a path inside the package")]
 
 
 class ManifestError(RuntimeError):
@@ -48,7 +57,7 @@ class Patch:
     """One patch of the series as it was applied: file name and sha256 of its bytes."""
 
     name: str
-    sha256: str
+    sha256: _Sha256
 
 
 @dataclass(frozen=True)
@@ -71,14 +80,14 @@ class Manifest:
     version: str
     target: str
     upstream: str
-    upstream_sha256: str
+    upstream_sha256: _Sha256
     patches: tuple[Patch, ...]
-    tree: str
-    base_commit: str
-    head_commit: str
+    tree: _Id
+    base_commit: _Id
+    head_commit: _Id
     archs: tuple[str, ...]
     toolchain: Mapping[str, str]
-    files: Mapping[str, str]
+    files: Mapping[_Inside, _Sha256]
 
     @property
     def stand_in(self) -> str:
@@ -87,21 +96,7 @@ class Manifest:
 
     def to_json(self) -> bytes:
         """Deterministic bytes; `parse` reads them back."""
-        data = {
-            "schema": SCHEMA,
-            "version": self.version,
-            "target": self.target,
-            "upstream": self.upstream,
-            "upstream_sha256": self.upstream_sha256,
-            "patches": [{"name": patch.name, "sha256": patch.sha256} for patch in self.patches],
-            "tree": self.tree,
-            "base_commit": self.base_commit,
-            "head_commit": self.head_commit,
-            "archs": list(self.archs),
-            "toolchain": dict(self.toolchain),
-            "files": dict(self.files),
-        }
-        return (json.dumps(data, indent=1, sort_keys=True, ensure_ascii=True) + "\n").encode()
+        return (json.dumps({"schema": SCHEMA, **dump(self)}, indent=1, sort_keys=True, ensure_ascii=True) + "\n").encode()
 
 
 @dataclass(frozen=True)
@@ -125,29 +120,15 @@ def parse(data: bytes) -> Manifest:
     """Read a manifest's bytes.
 
     Raises:
-        ManifestError: not JSON, another schema, or a field is missing or of another type.
+        ManifestError: not JSON, another schema, or a field is missing, unknown, or not what belongs there.
     """
     try:
-        raw = json.loads(data)
-        if raw["schema"] != SCHEMA:
-            raise ManifestError(f"the build manifest has schema {raw['schema']!r}, this code reads {SCHEMA}")
-        return Manifest(
-            version=_text(raw["version"]),
-            target=_text(raw["target"]),
-            upstream=_text(raw["upstream"]),
-            upstream_sha256=_text(raw["upstream_sha256"]),
-            patches=tuple(Patch(_text(row["name"]), _text(row["sha256"])) for row in raw["patches"]),
-            tree=_text(raw["tree"]),
-            base_commit=_text(raw["base_commit"]),
-            head_commit=_text(raw["head_commit"]),
-            archs=tuple(_text(arch) for arch in raw["archs"]),
-            toolchain={_text(key): _text(value) for key, value in raw["toolchain"].items()},
-            files={_text(key): _text(value) for key, value in raw["files"].items()},
-        )
-    except ManifestError:
-        raise
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ManifestError(f"the build manifest is damaged ({type(error).__name__}: {error})") from error
+        raw = parse_json(data)
+        take(Literal[1], raw, "schema")
+        found: Manifest = load(Manifest, raw)
+    except StrictError as error:
+        raise ManifestError(f"the build manifest is damaged: {error}") from error
+    return found
 
 
 def read(package: Path | None = None) -> Manifest:
@@ -159,9 +140,9 @@ def read(package: Path | None = None) -> Manifest:
     folder = package or Path(__file__).resolve().parent.parent
     path = folder / "dcu" / FILE_NAME
     try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise ManifestError(f"{folder} has no build manifest: it is not an installed wheel of vLLM for gfx936") from error
+        data = read_bytes(path, _MOST_BYTES)
+    except (OSError, StrictError) as error:
+        raise ManifestError(f"{folder} has no build manifest: it is not an installed wheel of vLLM for gfx936 ({error})") from error
     return parse(data)
 
 
@@ -256,12 +237,6 @@ def main(argv: Sequence[str]) -> int:
     else:
         print(as_text(verdict))
     return 1 if verdict.problems else 0
-
-
-def _text(value: object) -> str:
-    if not isinstance(value, str):
-        raise TypeError(f"{value!r} is not a string")
-    return value
 
 
 def _sha256(path: Path) -> str:

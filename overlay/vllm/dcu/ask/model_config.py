@@ -9,6 +9,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from vllm.dcu.records.strict import plain
+
 __all__ = ["FAMILIES", "Linear", "ModelError", "linears", "model_dtype"]
 
 
@@ -33,7 +35,7 @@ def model_dtype(config: Mapping[str, Any]) -> str:
     for source in (text, config):
         for name in ("dtype", "torch_dtype"):
             if source.get(name):
-                return str(source[name]).removeprefix("torch.")
+                return plain(str(source[name]), 40).removeprefix("torch.")
     return "bfloat16"
 
 
@@ -47,10 +49,11 @@ def linears(config: Mapping[str, Any], tp: int = 1) -> tuple[Linear, ...]:
     Raises:
         ModelError: the family is unknown, the model is quantized, a number is missing, or `tp` does not divide it.
     """
-    names = config.get("architectures") or ["(none)"]
-    family = FAMILIES.get(names[0])
+    names = config.get("architectures")
+    name = names[0] if isinstance(names, list) and names and isinstance(names[0], str) else "(none)"
+    family = FAMILIES.get(name)
     if family is None:
-        raise ModelError(f"the shapes of {names[0]} are not known here; known: {', '.join(sorted(FAMILIES))}")
+        raise ModelError(f"the shapes of {plain(name, 80)} are not known here; known: {', '.join(sorted(FAMILIES))}")
     text = _text(config)
     if config.get("quantization_config") or text.get("quantization_config"):
         raise ModelError("the model is quantized: its Linear layers do not use the unquantized GEMM")
@@ -66,9 +69,16 @@ def _text(config: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _number(config: Mapping[str, Any], name: str) -> int:
     value = config.get(name)
-    if type(value) is not int or value <= 0:
-        raise ModelError(f"the configuration has no usable {name!r}: {value!r}")
+    if type(value) is not int or not 0 < value < 2**31:
+        raise ModelError(f"the configuration has no usable {name!r}: {plain(repr(value), 80)}")
     return value
+
+
+def _flag(config: Mapping[str, Any], name: str, default: bool = False) -> bool:
+    value = config.get(name)
+    if value is not None and type(value) is not bool:
+        raise ModelError(f"the configuration's {name!r} is neither true nor false: {plain(repr(value), 80)}")
+    return default if value is None else value
 
 
 def _split(what: str, value: int, tp: int) -> int:
@@ -118,8 +128,8 @@ def _dense(config: Mapping[str, Any], tp: int, qkv_bias: bool, out_bias: bool, m
 
 
 def _llama(config: Mapping[str, Any], tp: int) -> list[Linear]:
-    bias = bool(config.get("attention_bias") or config.get("bias"))
-    return _dense(config, tp, bool(config.get("qkv_bias", bias)), bias, bool(config.get("mlp_bias")))
+    bias = _flag(config, "attention_bias") or _flag(config, "bias")
+    return _dense(config, tp, _flag(config, "qkv_bias", bias), bias, _flag(config, "mlp_bias"))
 
 
 def _qwen2(config: Mapping[str, Any], tp: int) -> list[Linear]:
@@ -127,21 +137,23 @@ def _qwen2(config: Mapping[str, Any], tp: int) -> list[Linear]:
 
 
 def _qwen3(config: Mapping[str, Any], tp: int) -> list[Linear]:
-    return _dense(config, tp, qkv_bias=bool(config.get("attention_bias")), out_bias=False, mlp_bias=False)
+    return _dense(config, tp, qkv_bias=_flag(config, "attention_bias"), out_bias=False, mlp_bias=False)
 
 
 def _qwen3_5(config: Mapping[str, Any], tp: int) -> list[Linear]:
     layers = _number(config, "num_hidden_layers")
     types = config.get("layer_types")
     if types is None:
-        interval = config.get("full_attention_interval", 4)
+        interval = _number({"full_attention_interval": 4, **config}, "full_attention_interval")
         types = ["linear_attention" if (i + 1) % interval else "full_attention" for i in range(layers)]
+    if not isinstance(types, list):
+        raise ModelError(f"the configuration's 'layer_types' is no list: {plain(repr(types), 80)}")
     full = types.count("full_attention")
     delta = types.count("linear_attention")
     if full + delta != layers:
         raise ModelError(f"layer_types names {full + delta} known layers, the model has {layers}")
-    gate = bool(config.get("attn_output_gate", True))
-    attention = _attention(config, tp, full, gate, qkv_bias=bool(config.get("qkv_bias")), out_bias=False)
+    gate = _flag(config, "attn_output_gate", True)
+    attention = _attention(config, tp, full, gate, qkv_bias=_flag(config, "qkv_bias"), out_bias=False)
     return [*attention, *_delta_net(config, tp, delta), *_mlp(config, tp, layers, bias=False), _lm_head(config, tp)]
 
 

@@ -19,9 +19,11 @@ from vllm.dcu.ask.model_config import Linear, ModelError, linears, model_dtype
 from vllm.dcu.dispatch.context import Context
 from vllm.dcu.dispatch.rules import Call
 from vllm.dcu.records.kernels import LLMM1, broken_limit
+from vllm.dcu.records.strict import StrictError, parse_json, plain, read_bytes
 
 __all__ = ["Row", "as_text", "main", "read_config", "survey"]
 
+_MOST_BYTES = 16 << 20
 PREFILL_ROWS = 512
 """How many rows the prefill column asks about; any number but 1 gives the same answer."""
 
@@ -45,13 +47,12 @@ def read_config(path: Path) -> dict[str, Any]:
     """
     file = path / "config.json" if path.is_dir() else path
     try:
-        data = json.loads(file.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ModelError(f"{file} cannot be read ({error.strerror}): give a model folder or its config.json") from None
-    except ValueError as error:
-        raise ModelError(f"{file} is not JSON: {error}") from None
+        data = parse_json(read_bytes(file, _MOST_BYTES), any_text=True)
+    except (FileNotFoundError, StrictError) as error:
+        why = getattr(error, "strerror", None) or str(error)
+        raise ModelError(f"{plain(str(file))} cannot be read ({why}): give a model folder or its config.json") from None
     if not isinstance(data, dict):
-        raise ModelError(f"{file} does not hold a JSON object")
+        raise ModelError(f"{plain(str(file))} does not hold a JSON object")
     return data
 
 

@@ -18,12 +18,16 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
+
+from vllm.dcu.records.strict import StrictError, parse_json, plain, read_bytes
+from vllm.dcu.records.typed import Between, Words, load, take
 
 __all__ = ["CELLS", "Count", "Header", "Key", "ProcessCounts", "Writer", "merge", "read_folder", "read_process", "write_merged"]
 
 CELLS = 8192
 _BYTES = CELLS * 8
+_MOST_BYTES = _BYTES + CELLS * 1024
 _SUFFIX = ".counts"
 _FORMAT = 1
 
@@ -40,13 +44,13 @@ class Key:
         rows: `1` or `other` where calls are told apart by N, else `any`.
     """
 
-    kind: str
+    kind: Annotated[str, Words("hit|miss", "hit or miss")]
     dtype: str
     m: int
     k: int
     record: str | None
     reason: str | None
-    rows: str
+    rows: Annotated[str, Words("1|other|any", "1, other or any")]
 
 
 @dataclass(frozen=True)
@@ -64,8 +68,8 @@ class Header:
     arch: str
     simulated: str
     open: tuple[str, ...]
-    pid: int = 0
-    started: float = 0.0
+    pid: Annotated[int, Between(0, 1 << 31)] = 0
+    started: Annotated[float, Between(0, 1e11)] = 0.0
 
 
 @dataclass(frozen=True)
@@ -111,25 +115,28 @@ def read_process(path: Path) -> ProcessCounts:
     """Read one process's file, also while the process runs.
 
     Raises:
-        ValueError: it is not a counter file, or was cut short.
+        StrictError: it is no regular file, not a counter file, or was cut short.
+        FileNotFoundError: it is gone.
     """
-    data = path.read_bytes()
+    data = read_bytes(path, _MOST_BYTES)
     lines = data[_BYTES:].split(b"\n")[:-1]
     if len(data) < _BYTES or not lines:
-        raise ValueError(f"{path.name} is not a whole counter file")
-    head = json.loads(lines[0])
-    if head.pop("format", None) != _FORMAT:
-        raise ValueError(f"{path.name} has another format than {_FORMAT}")
-    head["open"] = tuple(head["open"])
+        raise StrictError("", "it is not a whole counter file")
+    head = parse_json(lines[0])
+    take(Literal[1], head, "format")
     values = struct.unpack_from(f"<{CELLS}q", data)
     totals: dict[Key, int] = {}
+    seen: set[int] = set()
     for line in lines[1:]:
-        entry = json.loads(line)
-        value = values[entry.pop("cell")]
-        key = Key(**entry)
-        if value:
+        entry = parse_json(line)
+        cell = take(Annotated[int, Between(0, CELLS - 1)], entry, "cell")
+        key = load(Key, entry)
+        if cell in seen or values[cell] < 0:
+            raise StrictError("cell", f"{cell} stands twice, or holds less than nothing")
+        seen.add(cell)
+        if value := values[cell]:
             totals[key] = totals.get(key, 0) + value
-    return ProcessCounts(Header(**head), tuple(Count(key, value) for key, value in totals.items()))
+    return ProcessCounts(load(Header, head), tuple(Count(key, value) for key, value in totals.items()))
 
 
 def read_folder(folder: Path) -> tuple[list[ProcessCounts], list[str]]:
@@ -139,8 +146,10 @@ def read_folder(folder: Path) -> tuple[list[ProcessCounts], list[str]]:
     for path in sorted(folder.glob(f"*{_SUFFIX}")):
         try:
             processes.append(read_process(path))
-        except (ValueError, TypeError, KeyError, IndexError, OSError) as error:
-            problems.append(f"{path.name} was left out: {error}")
+        except FileNotFoundError:
+            continue
+        except StrictError as error:
+            problems.append(f"{plain(path.name)} was left out: {StrictError(error.field, error.why)}")
     return sorted(processes, key=lambda process: process.header.started), problems
 
 

@@ -7,6 +7,7 @@ how far the result is from float64 on these very tensors. It costs a look-up a c
 """
 
 import json
+import math
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
@@ -16,10 +17,13 @@ from typing import Any
 import torch
 from vllm.dcu.dispatch.rules import Call
 from vllm.dcu.env import signatures_dir
+from vllm.dcu.records.strict import StrictError, parse_json, read_bytes
+from vllm.dcu.records.typed import load
 
 __all__ = ["Seen", "read_signatures", "recorded"]
 
 Gemm = Callable[..., Any]
+_MOST_BYTES = 64 << 20
 
 
 @dataclass(frozen=True)
@@ -88,7 +92,7 @@ def _against_float64(x: torch.Tensor, weight: torch.Tensor, out: torch.Tensor) -
     exact, size = float64(weight, x)
     # The tolerance for zero-centred data does not apply: a model's activations need not be.
     found = check(out.reshape(1, -1), exact, size, str(weight.dtype).removeprefix("torch."), weight.shape[1], zero_centred=False)
-    return found.error, found.fault
+    return found.error if math.isfinite(found.error) else None, found.fault
 
 
 def _append(folder: Path, seen: Seen) -> None:
@@ -101,11 +105,13 @@ def read_signatures(folder: Path) -> tuple[Seen, ...]:
     """Every signature that the processes of a run recorded, each once.
 
     Raises:
-        ValueError, KeyError or TypeError: a file is damaged.
+        StrictError: a file is damaged.
     """
     found: dict[Seen, None] = {}
     for path in sorted(folder.glob("signatures-*.jsonl")):
-        for line in path.read_text(encoding="utf-8").splitlines():
-            data = json.loads(line)
-            found[Seen(**{**data, "call": Call(**data["call"])})] = None
+        try:
+            for line in read_bytes(path, _MOST_BYTES).splitlines():
+                found[load(Seen, parse_json(line))] = None
+        except StrictError as error:
+            raise error.within(path) from None
     return tuple(found)

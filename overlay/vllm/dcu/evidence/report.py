@@ -9,11 +9,11 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from vllm.dcu.evidence.ladder import Climb, Figure, Measure, Outcome, write_whole
 from vllm.dcu.records.strict import StrictError, parse_json, read_bytes
-from vllm.dcu.records.typed import dump, load
+from vllm.dcu.records.typed import dump, load, take
 
 __all__ = ["Regression", "ReportError", "as_json", "as_markdown", "compare", "load_report", "shown", "write_report"]
 
@@ -39,8 +39,7 @@ def load_report(path: Path) -> Climb:
     """
     try:
         data = parse_json(read_bytes(path, _MOST_BYTES))
-        if not isinstance(data, dict) or data.pop("format", None) != FORMAT:
-            raise StrictError("format", f"is not {FORMAT}, which this build reads")
+        take(Literal[2], data, "format")
         found: Climb = load(Climb, data)
     except FileNotFoundError:
         raise ReportError(f"{path} is not there: give the report.json of an earlier climb") from None

@@ -17,7 +17,7 @@ import json
 import os
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -47,7 +47,7 @@ RUNG_IDS: dict[str, str] = {
 """Every rung that evidence may name, in order, with the record's rung that it is evidence for."""
 
 _CLOCK_SLACK = timedelta(days=1)
-_MAX_BYTES = 16 << 20
+_MOST_BYTES = 16 << 20
 
 
 class EvidenceError(ValueError):
@@ -88,7 +88,7 @@ def entry_of(climb: Climb, record: Record | None) -> Entry:
 class _Rung(Result):
     """A rung as it stands in the file."""
 
-    date: Date = ""
+    date: Date = field(kw_only=True)
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ class _Stored:
 
     subject: Annotated[str, Words(r"[a-z0-9]+(?:[-_.][a-z0-9]+)*", "the id of a capability"), Most(200)]
     binding: Binding
-    rungs: Annotated[Mapping[str, _Rung], Most(len(RUNG_IDS))]
+    rungs: Annotated[Mapping[str, _Rung], Most(64)]
     record: Record | None
     digest: Annotated[str, Words(r"[0-9a-f]{64}", "a sha256")]
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from vllm.dcu.records.strict import StrictError, below, parse_json, read_bytes, wrong
 
-__all__ = ["Between", "Most", "Words", "dump", "load", "read_json"]
+__all__ = ["Between", "Most", "Words", "dump", "load", "read_json", "take"]
 
 
 @dataclass(frozen=True)
@@ -157,9 +157,22 @@ def _load_dataclass(kind: Any, value: Any, field: str) -> Any:
     try:
         return kind(**found)
     except StrictError as error:
-        raise StrictError(below(field, error.field), error.why) from None
+        raise StrictError(below(field, error.field) if error.field else field, error.why) from None
     except ValueError as error:
         raise StrictError(field, str(error)) from None
+
+
+def take(kind: Any, data: Any, name: str) -> Any:
+    """The field `name` of an object, as a `kind`, taken out of it: what is left may be another dataclass's.
+
+    Raises:
+        StrictError: `data` is no object, or the field is missing or wrong.
+    """
+    if not isinstance(data, dict):
+        raise wrong("", data, "an object")
+    if name not in data:
+        raise StrictError(name, "is missing")
+    return load(kind, data.pop(name), name)
 
 
 def dump(value: Any) -> Any:

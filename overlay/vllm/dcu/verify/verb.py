@@ -104,6 +104,8 @@ def _main(args: argparse.Namespace, serve: tuple[str, ...], parser: argparse.Arg
             parser.error("--forget needs --evidence FILE where there is no home folder")
         print(f"{forget(store, args.forget)} entries about {args.forget} dropped from {store}")
         return 0
+    if store is not None:
+        read_store(store)  # a damaged one is known before hours of climbing, not after them
     baseline = load_report(args.baseline) if args.baseline else None
     subject = _subject(args, parser, store)
     plan = ModelPlan(args.model, serve, args.tokens) if args.model else None
@@ -111,7 +113,7 @@ def _main(args: argparse.Namespace, serve: tuple[str, ...], parser: argparse.Arg
     folder = args.folder or Path(f"verify-{subject.id}-{time.strftime('%Y%m%d-%H%M%S')}")
     # A simulation does not write into the site's file by itself.
     kept = args.evidence or (None if stage.binding.simulated else store)
-    found, notes = verify(stage, folder, _load(args, parser), args.rung, args.resume, kept)
+    found, notes, lost = verify(stage, folder, _load(args, parser), args.rung, args.resume, kept)
     worse = compare(baseline, found) if baseline else ()
     notes += [f"Worse than {args.baseline}: {w.rung}: {w.what}" for w in worse]
     path = write_report(found, folder, notes, write_plots(found, folder))
@@ -119,7 +121,7 @@ def _main(args: argparse.Namespace, serve: tuple[str, ...], parser: argparse.Arg
         print(json.dumps(as_json(found), indent=1))
     else:
         print("\n".join(["", *notes, f"report: {path}"]))
-    return _code(found, args.rung, bool(worse))
+    return 1 if lost else _code(found, args.rung, bool(worse))
 
 
 def _load(args: argparse.Namespace, parser: argparse.ArgumentParser) -> Load:
@@ -242,8 +244,8 @@ def _stage_of_stand_in(subject: Subject, plan: ModelPlan | None, path: Path) -> 
     )
 
 
-def verify(stage: Stage, folder: Path, load: Load, only: Sequence[str], resume: bool, store: Path | None) -> tuple[Climb, list[str]]:
-    """Climb on `stage`, keep the evidence in `store`. Returns the climb and what it means, one sentence each.
+def verify(stage: Stage, folder: Path, load: Load, only: Sequence[str], resume: bool, store: Path | None) -> tuple[Climb, list[str], bool]:
+    """Climb on `stage`, keep the evidence in `store`. Returns the climb, what it means, one sentence each, and whether its evidence could not be kept.
 
     Raises:
         LadderError, EvidenceError, OSError: the climb cannot begin, or its evidence cannot be kept.
@@ -265,11 +267,19 @@ def verify(stage: Stage, folder: Path, load: Load, only: Sequence[str], resume: 
     record = make_record(found, stage.subject)
     entry = entry_of(found, record)
     if not entry.rungs:
-        return found, ["Nothing ran: there is no evidence to keep."]
+        return found, ["Nothing ran: there is no evidence to keep."], False
     if store is None or (stage.binding.simulated and stage.subject.id not in records_by_id()):
-        return found, [_meaning(stage, status_of(entry.subject, (entry,), stage.binding))]
-    kept = add(store, entry)
-    return found, [_meaning(stage, status_of(entry.subject, (kept,), stage.binding)), f"Evidence kept in {store}."]
+        return found, [_meaning(stage, status_of(entry.subject, (entry,), stage.binding))], False
+    try:
+        kept = add(store, entry)
+    except (EvidenceError, OSError) as error:
+        # The report is written all the same: --resume keeps the evidence without climbing again.
+        return (
+            found,
+            [f"NOT KEPT, so that it opens nothing: {error}. Correct that and run this again with --resume --folder {folder}."],
+            True,
+        )
+    return found, [_meaning(stage, status_of(entry.subject, (kept,), stage.binding)), f"Evidence kept in {store}."], False
 
 
 def _meaning(stage: Stage, status: Status) -> str:

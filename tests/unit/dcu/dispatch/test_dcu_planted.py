@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import importlib
 import types
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 from vllm.dcu import env
 from vllm.dcu.dispatch import rules
 from vllm.dcu.evidence.site import Site, State, Status
-from vllm.dcu.records import kernels, record
+from vllm.dcu.records import kernels, record, typed
 from vllm.dcu.records.catalog import CATALOG
 from vllm.dcu.records.kernels import KERNELS, LLMM1
-from vllm.dcu.records.recordfile import dump_record
+from vllm.dcu.records.strict import StrictError
 
 from tests.mutate import Mutant, load, mutants
 from tests.unit.dcu import test_dcu_env
@@ -53,42 +53,40 @@ def kernel_limits(module: types.ModuleType) -> None:
 
 def record_validation(module: types.ModuleType) -> None:
     """Every wrong record of the record tests is refused with its field, and every built-in one is accepted."""
-    loader = types.ModuleType("loader")
-    source = Path(importlib.import_module("vllm.dcu.records.recordfile").__file__ or "").read_text()
-    exec(source.replace("from vllm.dcu.records.record import", f"from {module.__name__} import"), loader.__dict__)
+    read = partial(typed.load, module.Record)
     for good in CATALOG:
-        assert dump_record(loader.load_record(dump_record(good))) == dump_record(good)
+        assert typed.dump(read(typed.dump(good))) == typed.dump(good)
     for part, fields, field in test_dcu_record.WRONG:
-        with pytest.raises(module.RecordError) as refusal:
-            loader.load_record(test_dcu_record.changed(part, **fields))
+        with pytest.raises(StrictError) as refusal:
+            read(test_dcu_record.changed(part, **fields))
         assert refusal.value.field == field
     for name in ("rung", "date", "claim", "source", "device", "toolchain"):
-        data = dump_record(test_dcu_record.FIRST)
+        data = typed.dump(test_dcu_record.FIRST)
         data["evidence"][0][name] = " "
-        with pytest.raises(module.RecordError, match=rf"evidence\.{name}"):
-            loader.load_record(data)
+        with pytest.raises(StrictError, match=rf"evidence\.{name}"):
+            read(data)
     for fields in ({"wavefront": 16}, {"wavefront": 31}, {"wavefront": 65}):
-        with pytest.raises(module.RecordError, match="wavefront"):
-            loader.load_record(negative(target=fields))
-    assert loader.load_record(negative(target={"wavefront": 32})).target.wavefront == 32
-    with pytest.raises(module.RecordError, match="even a refusal has a source"):
-        loader.load_record(negative() | {"evidence": []})
-    with pytest.raises(module.RecordError, match="not a kernel that the gate can call") as refusal:
-        loader.load_record(test_dcu_record.changed("", kernel="wvSplitK"))
+        with pytest.raises(StrictError, match="wavefront"):
+            read(negative(target=fields))
+    assert read(negative(target={"wavefront": 32})).target.wavefront == 32
+    with pytest.raises(StrictError, match="even a refusal has a source"):
+        read(negative() | {"evidence": []})
+    with pytest.raises(StrictError, match="not a kernel that the gate can call") as refusal:
+        read(test_dcu_record.changed("", kernel="wvSplitK"))
     assert refusal.value.field == "kernel"
-    assert loader.load_record(negative()).key == ("bfloat16", 5120, 17408)
+    assert read(negative()).key == ("bfloat16", 5120, 17408)
     for name in ("dtype", "m", "k"):
-        assert loader.load_record(negative(contract={name: None})).key is None
-    data = dump_record(test_dcu_record.FIRST)
+        assert read(negative(contract={name: None})).key is None
+    data = typed.dump(test_dcu_record.FIRST)
     for entry in data["evidence"]:
         entry["on_hardware"] = False
-    with pytest.raises(module.RecordError, match="rehearsal"):
-        loader.load_record(data)
+    with pytest.raises(StrictError, match="rehearsal"):
+        read(data)
 
 
 def negative(**parts: dict[str, object]) -> dict[str, object]:
     """The negative record of MLP down as data, with fields of its parts changed."""
-    data = dump_record(test_dcu_rules.DOWN)
+    data = typed.dump(test_dcu_rules.DOWN)
     for part, fields in parts.items():
         data[part].update(fields)
     return data

@@ -22,10 +22,10 @@ BINDING = Binding(
     device="1d94:6210",
     arch="gfx936",
     toolchain=Toolchain("2.10.0", "6.2.0", "0.18.1", "3.10.12"),
-    hip_runtime="libamdhip64.so.6 aa",
+    hip_runtime=f"libamdhip64.so.6 {'aa' * 32}",
     dtk="26.04",
-    build="0.18.1+gfx936.1 tree",
-    extension="ee",
+    build=f"0.18.1+gfx936.1 {'7e' * 20}",
+    extension="ee" * 32,
     driver="hydcu 6.2",
 )
 SIMULATED = replace(BINDING, simulated="LLMM1 on the host")

@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -14,13 +15,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from vllm.dcu.dispatch.rules import standing_reasons
 from vllm.dcu.evidence.ladder import failed, passed
+from vllm.dcu.evidence.site import observe_site
 from vllm.dcu.evidence.store import Entry, EvidenceError, add, forget, read_store
+from vllm.dcu.records.catalog import records_by_id
 from vllm.dcu.records.record import RecordError, Toolchain, Verdict
 
-from tests.unit.dcu.evidence.evidence_samples import BINDING, BUILT_IN, SIMULATED, SITE, entry, rungs, site_record
+from tests.unit.dcu.evidence.evidence_samples import BINDING, BUILT_IN, SIMULATED, SITE, context, entry, rungs, site_record
 
 Edit = Callable[[dict[str, Any]], object]
+MEASURE = {"median": 2.0, "low": 1.0, "high": 3.0, "runs": 3, "unit": "us", "better": "lower", "measure": True}
 
 
 @pytest.fixture
@@ -88,7 +93,7 @@ def test_a_truncated_file_is_refused(store: Path, tenths: int) -> None:
 
 
 def flip(first: dict[str, Any]) -> None:
-    first["rungs"]["V2"]["outcome"] = "failed"
+    first["rungs"]["V2"]["figures"]["seen"] = 2
 
 
 def test_an_edited_entry_is_refused(store: Path) -> None:
@@ -101,7 +106,7 @@ def test_an_edited_entry_is_refused(store: Path) -> None:
 def test_a_missing_hash_is_refused(store: Path) -> None:
     add(store, entry())
     reforge(store, lambda e: e.pop("digest"), rehash=False)
-    with pytest.raises(EvidenceError, match="changed after it was written"):
+    with pytest.raises(EvidenceError, match=r"field 'entries\[0\]\.digest': is missing"):
         read_store(store)
 
 
@@ -110,18 +115,38 @@ def test_a_missing_hash_is_refused(store: Path) -> None:
     [
         (lambda e: e["rungs"]["V2"].update(figures={}), "no figure"),
         (lambda e: e["rungs"]["V2"].update(outcome="not run", why="x"), "did not run"),
-        (lambda e: e["rungs"]["V2"].update(outcome="green"), "not a valid Outcome"),
+        (lambda e: e["rungs"]["V2"].update(outcome="green"), "'green' is not one of"),
         (lambda e: e["rungs"]["V2"].update(outcome="failed", why=""), "says why"),
         (lambda e: e["rungs"].clear(), "holds no rung"),
         (lambda e: e["rungs"].update(V9=e["rungs"]["V2"]), "rungs that do not exist: V9"),
         (lambda e: e["rungs"]["V2"].update(date="2099-01-01T00:00:00Z"), "in the future"),
-        (lambda e: e["rungs"]["V2"].update(date="yesterday"), "no date"),
+        (lambda e: e["rungs"]["V2"].update(date="yesterday"), "'yesterday' is not a date"),
+        (lambda e: e["rungs"]["V2"].update(date="2026-02-31T00:00:00Z"), "no date"),
         (lambda e: e["binding"].update(arch="sm_90"), "not a DCU"),
         (lambda e: e["binding"].update(arch="gfx928"), "not a DCU"),
-        (lambda e: e["binding"].update(driver=6), "not a string"),
+        (lambda e: e["binding"].update(driver=6), "6 is not a text"),
         (lambda e: e["binding"].pop("extension"), "extension"),
         (lambda e: e.update(subject="llmm1-everything"), "no capability of this build"),
-        (lambda e: e.update(more=1), "fields"),
+        (lambda e: e.update(more=1), "more': is no field here"),
+        (lambda e: e["rungs"]["V2"]["figures"].update(error=float("nan")), "NaN is not a finite number"),
+        (lambda e: e["rungs"]["V2"]["figures"].update(error=float("-inf")), "-Infinity is not a finite number"),
+        (lambda e: e["rungs"]["V2"]["figures"].update(error=None), "error': None is not"),
+        (lambda e: e["rungs"]["V2"]["figures"].update(error=[1]), "error': a list of 1 entries is not"),
+        (lambda e: e["rungs"]["V2"]["figures"].update(seen=2**63), "not a number of 64 bits"),
+        (lambda e: e["rungs"]["V2"]["figures"].update(seen=10**400), "beyond 64 bits"),
+        (lambda e: e["rungs"]["V2"]["figures"].update(time=MEASURE | {"low": 3.0}), "between the lowest and the highest"),
+        (lambda e: e["rungs"]["V2"]["figures"].update(time=MEASURE | {"runs": 0}), "at least one value"),
+        (lambda e: e["rungs"]["V2"]["figures"].update(time=MEASURE | {"runs": 3.0}), "3.0 is not a whole number"),
+        (lambda e: e["rungs"]["V2"]["figures"].update(time=MEASURE | {"more": 1}), "is no field here"),
+        (lambda e: e["rungs"]["V2"]["figures"].update(time={"measure": True}), "is missing"),
+        (lambda e: e["rungs"]["V2"].update(why="x" * 10_000_000), "one line of at most"),
+        (lambda e: e["rungs"]["V2"].update(why="two\nlines"), "printable characters"),
+        (lambda e: e["rungs"]["V2"].update(why="\x1b[2J"), "printable characters"),
+        (lambda e: e["rungs"].update(V2=None), "V2': None is not an object"),
+        (lambda e: e.update(rungs=[]), "rungs': a list of 0 entries is not an object"),
+        (lambda e: e.update(binding=None), "binding': None is not an object"),
+        (lambda e: e["binding"].update(extension="ee"), "'ee' is not a sha256"),
+        (lambda e: e["binding"].update(device="DCU"), "'DCU' is not PCI ids"),
     ],
 )
 def test_what_no_climb_can_have_shown_is_refused_even_with_a_right_hash(store: Path, edit: Edit, words: str) -> None:
@@ -200,7 +225,7 @@ def test_a_huge_file_is_refused_unread(store: Path) -> None:
     store.parent.mkdir()
     with store.open("wb") as file:
         file.truncate(1 << 40)
-    with pytest.raises(EvidenceError, match="more than evidence needs"):
+    with pytest.raises(EvidenceError, match="bytes are more than"):
         read_store(store)
 
 
@@ -211,6 +236,54 @@ def test_nothing_is_added_to_a_file_that_is_refused(store: Path) -> None:
     with pytest.raises(EvidenceError):
         add(store, entry(subject=SITE, record=site_record()))
     assert store.read_bytes() == before
+
+
+@pytest.mark.parametrize("where", ["", "entries[0]", "entries[0].rungs.V2"])
+def test_a_key_that_stands_twice_is_refused(store: Path, where: str) -> None:
+    """With the last of two keys believed, a second and empty `entries` would take a failure back."""
+    add(store, entry(results=rungs(V2=failed("wrong"))))
+    text = store.read_text()
+    twice = {"": ('"format": 1,', '"format": 1, "entries": [],'), "entries[0]": ('"subject":', '"subject": "x", "subject":')}
+    old, new = twice.get(where, ('"outcome": "failed"', '"outcome": "failed", "outcome": "passed"'))
+    store.write_text(text.replace(old, new))
+    with pytest.raises(EvidenceError, match="stands twice in one object"):
+        read_store(store)
+
+
+@pytest.mark.parametrize("kind", ["folder", "socket", "device", "file as folder", "a name too long"])
+def test_what_is_no_file_shuts_with_a_sentence(store: Path, kind: str) -> None:
+    place = store
+    if kind == "folder":
+        store.mkdir(parents=True)
+    elif kind == "socket":
+        store.parent.mkdir()
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(os.path.relpath(store))
+    else:
+        place = {"device": Path("/dev/zero"), "file as folder": Path(__file__) / "x"}.get(kind, Path("/tmp/" + "x" * 5000))
+    with pytest.raises(EvidenceError, match=r"is not used: it .*Move the file away"):
+        read_store(place)
+    site = observe_site(place, "gfx936", BINDING.toolchain)
+    assert site.problem
+    assert standing_reasons(records_by_id()[BUILT_IN], context(site=site))
+
+
+def test_what_a_failed_kernel_left_is_kept_and_read_back(store: Path) -> None:
+    """A kernel that gives NaN, and words with colours and line ends, must not cost the evidence that it failed."""
+    add(store, entry(results=rungs(V2=failed("\x1b[31mwrong\n" + "x" * 9999, {"error": float("nan"), "high": float("inf")}))))
+    (found,) = read_store(store)
+    assert found.rungs["V2"].figures == {"error": "nan", "high": "inf"}
+    assert found.rungs["V2"].why.isprintable()
+
+
+@pytest.mark.parametrize("kind", ["nothing", "{", '{"format": 1, "entries": [], "entries": []}'])
+def test_every_error_is_one_short_printable_line(store: Path, kind: str) -> None:
+    store.parent.mkdir()
+    store.write_text(kind)
+    with pytest.raises(EvidenceError) as refusal:
+        read_store(store)
+    assert str(refusal.value).isprintable()
+    assert len(str(refusal.value)) < 1000
 
 
 def test_the_file_is_private_to_its_user(store: Path) -> None:

@@ -12,10 +12,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from vllm.dcu.evidence.binding import Binding, differences, dump_binding, load_binding
+from vllm.dcu.evidence.binding import Binding, differences
 from vllm.dcu.evidence.ladder import Climb, LadderError, Measure, Outcome, Result, Rung, Trial, climb, failed, not_run, passed
 from vllm.dcu.evidence.report import ReportError, as_json, as_markdown, compare, load_report, write_report
 from vllm.dcu.records.record import Toolchain
+from vllm.dcu.records.strict import StrictError
+from vllm.dcu.records.typed import dump, load
 
 SIMULATED = Binding("", "gfx936", Toolchain("2.10.0", "6.2.0", "0.18.1"), "", "", "", "", "", simulated="a test")
 
@@ -185,7 +187,7 @@ def test_the_report_says_what_each_rung_leaves_unproved(tmp_path: Path) -> None:
     assert as_markdown(go(tmp_path, rung("V0", ok), rung("V1", ok))).count("Does not prove: anything else") == 2
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"format": 2}', '{"format": 1, "steps": [{}]}'])
+@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"format": 1}', '{"format": 2, "steps": [{}]}'])
 def test_a_damaged_baseline_is_refused_in_one_sentence(tmp_path: Path, text: str) -> None:
     (tmp_path / "report.json").write_text(text)
     with pytest.raises(ReportError, match=r"report\.json"):
@@ -195,7 +197,7 @@ def test_a_damaged_baseline_is_refused_in_one_sentence(tmp_path: Path, text: str
 def test_a_pass_cannot_be_read_from_a_report_that_does_not_say_why_it_failed(tmp_path: Path) -> None:
     write_report(go(tmp_path, rung("V0", lambda t: failed("wrong"))), tmp_path)
     data = json.loads((tmp_path / "report.json").read_text())
-    data["steps"][0]["why"] = ""
+    data["steps"][0]["result"]["why"] = ""
     (tmp_path / "report.json").write_text(json.dumps(data))
     with pytest.raises(ReportError, match="says why"):
         load_report(tmp_path / "report.json")
@@ -236,13 +238,13 @@ def test_a_figure_that_is_not_measured_any_more_is_a_regression(tmp_path: Path) 
 
 
 def test_a_binding_comes_back_as_it_was_dumped() -> None:
-    assert load_binding(dump_binding(SIMULATED)) == SIMULATED
+    assert load(Binding, dump(SIMULATED)) == SIMULATED
 
 
 @pytest.mark.parametrize("change", [{"arch": 1}, {"more": "x"}, {"toolchain": {"torch": "2"}}, {"toolchain": None}])
 def test_a_binding_of_another_form_is_refused(change: dict[str, object]) -> None:
-    with pytest.raises((TypeError, ValueError, KeyError)):
-        load_binding({**dump_binding(SIMULATED), **change})
+    with pytest.raises(StrictError):
+        load(Binding, {**dump(SIMULATED), **change})
 
 
 def test_every_field_but_pythons_version_binds() -> None:
