@@ -120,6 +120,7 @@ def tiny(tmp_path: Path) -> Checkout:
         (root / folder).mkdir()
     (root / "patches" / "series").write_text("")
     (root / "overlay" / "vllm" / "dcu").mkdir(parents=True)
+    shutil.copytree(ROOT / "overlay" / "vllm" / "dcu" / "records", root / "overlay" / "vllm" / "dcu" / "records")  # the tools' reader
     (root / "overlay" / "vllm" / "dcu" / "new.py").write_text("NEW = 1\n")
     sdist = make_sdist(tmp_path / "vllm-0.18.1.tar.gz", TINY)
     pin_to(root, sdist)

@@ -26,7 +26,7 @@ ORDER: dict[str, tuple[str, tuple[str, ...]]] = {
     "vllm.dcu": (
         "overlay/vllm/dcu",
         (
-            "arch", "env", "manifest", "device", "detect", "platform", "records", "evidence", "dispatch", "gate", "ask", "verify",
+            "arch", "env", "device", "detect", "platform", "records", "manifest", "evidence", "dispatch", "gate", "ask", "verify",
             "__main__",
         ),
     ),

@@ -176,11 +176,9 @@ def _memory(m: Machine) -> Finding:
         jobs, per_job = versions.jobs(cpus, gb, m.environ.get("MAX_JOBS"))
     except errors.Fatal as error:
         return Finding("memory", False, error.what, error.why, error.do)
-    row = versions.toml(versions.FILE)["memory"]
+    row = versions.memory()
     if gb < jobs * per_job:
-        return Finding(
-            "memory", False, f"{gb:.1f} GB for {jobs} job(s), {gb / jobs:.1f} GB each (wanted: {per_job:.0f})", row["why"], row["do"]
-        )
+        return Finding("memory", False, f"{gb:.1f} GB for {jobs} job(s), {gb / jobs:.1f} GB each (wanted: {per_job:.0f})", row.why, row.do)
     return Finding("memory", True, f"{gb:.0f} GB, {cpus} processors: {jobs} job(s) at a time")
 
 

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import importlib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from scripts.common import errors
-from scripts.common.paths import ROOT, shown
+from scripts.common import errors, outside
+from scripts.common.paths import ROOT
 
-__all__ = ["FILE", "Limit", "jobs", "matrix", "parts", "toml"]
+__all__ = ["FILE", "Limit", "Memory", "jobs", "matrix", "memory", "parts"]
 
 FILE = ROOT / "versions.toml"
-_READERS = ("tomllib", "tomli", "pip._vendor.tomli", "setuptools._vendor.tomli")  # the last two: Python 3.10 without packages
+_Said = Annotated[str, outside.Words(r".*\S.*", "a text that says something")]
 
 
 @dataclass(frozen=True)
@@ -55,28 +54,31 @@ def parts(version: str) -> tuple[int, ...]:
     return tuple(numbers)
 
 
-def toml(path: Path) -> dict[str, Any]:
-    """A TOML file, with whatever reader this Python has.
+@dataclass(frozen=True)
+class Memory:
+    """What one compile job may need, in GB, and what to do where there is less."""
 
-    Raises:
-        errors.MissingInput: none.
-        errors.UserError: the file is not TOML.
-    """
-    for name in _READERS:
-        try:
-            reader = importlib.import_module(name)
-        except ImportError:
-            continue
-        try:
-            data: dict[str, Any] = reader.loads(path.read_text(encoding="utf-8"))
-            return data
-        except ValueError as error:
-            raise errors.UserError(f"{shown(path)} is not TOML", str(error), "take the repository's own file back") from error
-    raise errors.MissingInput(
-        "this Python cannot read TOML",
-        "Python 3.10 has no reader of its own, and neither pip nor setuptools brings one here",
-        "run with Python 3.11 or newer, or one that has pip: make doctor PYTHON=python3.11",
-    )
+    gb_per_job: Annotated[float, outside.Between(0.1, 1024)]
+    known: _Said
+    why: _Said
+    do: _Said
+
+
+@dataclass(frozen=True)
+class _Row:
+    at_least: _Said
+    below: _Said
+    known: _Said
+    why: _Said
+    do: _Said
+
+
+def _read(path: Path) -> tuple[dict[str, Limit], Memory]:
+    def make(data: dict[str, Any]) -> tuple[dict[str, Limit], Memory]:
+        memory = outside.take(Memory, data, "memory")
+        return {name: Limit(name, **vars(row)) for name, row in outside.load(Mapping[str, _Row], data).items()}, memory
+
+    return outside.read_toml(make, path, "take the repository's own file back")
 
 
 def matrix(path: Path = FILE) -> dict[str, Limit]:
@@ -85,14 +87,16 @@ def matrix(path: Path = FILE) -> dict[str, Limit]:
     Raises:
         errors.UserError: a row lacks a field, or has another type than text in it.
     """
-    return {name: _limit(name, row) for name, row in toml(path).items() if name != "memory"}
+    return _read(path)[0]
 
 
-def _limit(name: str, row: Mapping[str, Any]) -> Limit:
-    fields = ("at_least", "below", "known", "why", "do")
-    if sorted(row) != sorted(fields) or not all(isinstance(row[f], str) and row[f] for f in fields):
-        raise errors.UserError(f"[{name}] of versions.toml is not a limit", f"it needs {', '.join(fields)}, each a text", "correct the row")
-    return Limit(name, *(row[f] for f in fields))
+def memory(path: Path = FILE) -> Memory:
+    """What a compile job needs.
+
+    Raises:
+        errors.UserError: as `matrix`.
+    """
+    return _read(path)[1]
 
 
 def jobs(cpus: int, memory_gb: float, asked: str | None, path: Path = FILE) -> tuple[int, float]:
@@ -101,7 +105,7 @@ def jobs(cpus: int, memory_gb: float, asked: str | None, path: Path = FILE) -> t
     Raises:
         errors.UserError: MAX_JOBS is not a whole number above 0.
     """
-    per_job = float(toml(path)["memory"]["gb_per_job"])
+    per_job = memory(path).gb_per_job
     if asked is not None and asked.strip():
         if not (asked.strip().isascii() and asked.strip().isdigit() and int(asked) > 0):
             raise errors.UserError(

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from scripts.common.files import atomic_write
 from scripts.common.git import Repo
+from scripts.common.outside import MOST_BYTES, StrictError, read_json
 from scripts.common.paths import BUILD
 from scripts.drift import contracts
 from scripts.drift.contracts import build_set, cmake_eval
@@ -127,8 +129,9 @@ def make_row(subject: Subject) -> Row:
     ]
     cached = HOME / "rows" / f"{version}-{key}.json"
     verdicts = {row.name: row.verdict for row in subject.step.rows}
-    if cached.is_file():
-        return Row(**{**json.loads(cached.read_text(encoding="utf-8")), "verdicts": verdicts})
+    with contextlib.suppress(FileNotFoundError, StrictError):
+        known: Row = read_json(Row, cached, MOST_BYTES, any_text=True)
+        return replace(known, verdicts=verdicts)
     upstream = contracts.judge(facts_of_release(subject.base_version), facts_of_release(version))
     base = patched_facts(repo, subject.base_head, subject.base_tree, subject.base_version)
     facts = patched_facts(repo, subject.head, subject.tree, version)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from scripts.common import errors
 from scripts.common.files import atomic_write, new_folder, remove_tree
 from scripts.common.git import Repo, git_version, new_repository, open_repo
+from scripts.common.outside import MOST_BYTES, StrictError, read_json
 from scripts.common.paths import BUILD, shown
 from scripts.rebase.walk import Stop
 from scripts.series.commits import scratch_index
@@ -37,10 +39,10 @@ class RunState:
 
     run: str
     target: str
-    resolutions: dict[str, str] = field(default_factory=dict)
+    resolutions: Mapping[str, str] = field(default_factory=dict)
     stop: str = ""
     tree: str = ""
-    conflicts: dict[str, str] = field(default_factory=dict)
+    conflicts: Mapping[str, str] = field(default_factory=dict)
 
 
 def repository(folder: Path = REPO) -> Repo:
@@ -58,11 +60,12 @@ def read_state(path: Path = STATE) -> RunState | None:
     Raises:
         errors.DirtyTree: the file is not one of ours.
     """
-    if not path.is_file():
-        return None
     try:
-        return RunState(**json.loads(path.read_text(encoding="utf-8")))
-    except (ValueError, TypeError) as error:
+        found: RunState = read_json(RunState, path, MOST_BYTES)
+        return found
+    except FileNotFoundError:
+        return None
+    except StrictError as error:
         raise errors.DirtyTree(
             f"{shown(path)} is damaged ({error})",
             "a rebase cannot go on from a state that cannot be read",

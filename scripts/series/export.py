@@ -5,12 +5,15 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 from scripts.common import errors
 from scripts.common.files import TEMPORARY, atomic_write
 from scripts.common.git import Repo
-from scripts.common.paths import BUILD, PATCHES, ROOT
+from scripts.common.outside import StrictError, Words, read_json
+from scripts.common.paths import BUILD, PATCHES, ROOT, shown
 from scripts.series.patch import parse_patch, slug
 
 __all__ = ["export_patch", "export_series", "finish_journal", "overlay_home", "series_text", "write_all"]
@@ -104,6 +107,15 @@ def write_all(files: Mapping[Path, bytes | None], executable: frozenset[Path] = 
     finish_journal()
 
 
+@dataclass(frozen=True)
+class _Row:
+    """A file that a refresh decided to write: its path here, its content (null: delete it), whether it is executable."""
+
+    path: Annotated[str, Words(r"(patches|overlay|csrc)(/(?!\.\.?(/|$))[^/]+)+", "a file of patches/, overlay/ or csrc/")]
+    data: Annotated[str, Words(r"[A-Za-z0-9+/]*={0,2}", "base64")] | None
+    x: bool
+
+
 def finish_journal() -> None:
     """Complete what a killed `refresh` decided to write, and sweep the part of a file that it left. The caller holds the build lock."""
     for top in (PATCHES, ROOT / "overlay", ROOT / "csrc"):
@@ -111,18 +123,18 @@ def finish_journal() -> None:
             part.unlink()
     if not JOURNAL.is_file():
         return
-    for row in json.loads(JOURNAL.read_bytes()):
-        path = ROOT / row["path"]
-        if not any(path.is_relative_to(ROOT / top) for top in (PATCHES.name, "overlay", "csrc")):
-            raise errors.SeriesError(
-                f"{JOURNAL.name} names {row['path']}",
-                "refresh writes only patches/, overlay/ and csrc/",
-                f"delete build/{JOURNAL.name} and run `make refresh` again",
-            )
-        if row["data"] is None:
+    try:
+        rows: tuple[_Row, ...] = read_json(tuple[_Row, ...], JOURNAL, 1 << 30, any_text=True)
+    except StrictError as error:
+        raise errors.SeriesError(
+            f"{shown(JOURNAL)} cannot be used", str(error), f"delete build/{JOURNAL.name} and run `make refresh` again"
+        ) from error
+    for row in rows:
+        path = ROOT / row.path
+        if row.data is None:
             path.unlink(missing_ok=True)
         else:
-            atomic_write(path, base64.b64decode(row["data"]))
-            if row["x"]:
+            atomic_write(path, base64.b64decode(row.data))
+            if row.x:
                 path.chmod(0o755)
     JOURNAL.unlink()

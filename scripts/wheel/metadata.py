@@ -8,7 +8,6 @@ upstream's setup.py reads for the target from `requirements/*.txt`.
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,12 +16,8 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
 from scripts.common import errors
+from scripts.common.outside import parse_toml
 from scripts.machine.interpreter import VENDOR
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 __all__ = ["EXTRA", "OURS", "REQUIREMENTS_FILE", "entry_points", "metadata", "requirements"]
 
@@ -121,7 +116,7 @@ def entry_points(files: Mapping[str, bytes]) -> bytes:
     Raises:
         errors.MissingInput: upstream has taken our plugin's name.
     """
-    project: dict[str, Any] = tomllib.loads(files["pyproject.toml"].decode())["project"]
+    project: dict[str, Any] = parse_toml(files["pyproject.toml"], any_text=True)["project"]
     groups: dict[str, dict[str, str]] = {"console_scripts": project["scripts"], **project.get("entry-points", {})}
     for group, name, target in OURS:
         if name in groups.get(group, {}):

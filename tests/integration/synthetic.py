@@ -19,6 +19,8 @@ from scripts.series.export import export_series, series_text
 from scripts.upstream.releases import Artifact
 from scripts.upstream.update import render
 
+READER = "overlay/vllm/dcu/records"  # the tools read every file from outside through it
+
 __all__ = ["BODY", "Project", "lines", "make_project"]
 
 BODY = "Why: a test.\nDrop-when: never.\nUpstream-Status: inappropriate\n"
@@ -105,6 +107,7 @@ def make_project(
     for name, raw in patches.items():
         (root / "patches" / name).write_bytes(raw)
     (root / "patches" / "series").write_bytes(series_text(list(patches)))
+    shutil.copytree(ROOT / READER, root / READER)
     for path, text in overlay.items():
         (root / path).parent.mkdir(parents=True, exist_ok=True)
         (root / path).write_text(text)

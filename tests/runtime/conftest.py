@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import vllm  # noqa: F401  the installed one, before a tool puts the overlay's files in its place
 
 from scripts.rehearsal.scenarios import Zygote, link_tree, zygote
 from tests.runtime.platform_scenarios import Ask, installed_package

@@ -83,17 +83,21 @@ def test_every_release_from_0_17_1_to_0_33_0_is_known():
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("[pin]\nversion = 0.18\nrevision = 1\n", "pin.version is 0.18"),
-        ('[pin]\nversion = "0.18.1"\nrevision = 1.0\n', "pin.revision is 1.0"),
-        ('[pin]\nversion = "0.18.1"\nrevision = true\n', "pin.revision is True"),
+        ("[pin]\nversion = 0.18\nrevision = 1\n", "field 'pin.version': 0.18 is not a text"),
+        ('[pin]\nversion = "0.18.1"\nrevision = 1.0\n', "field 'pin.revision': 1.0 is not a whole number"),
+        ('[pin]\nversion = "0.18.1"\nrevision = true\n', "field 'pin.revision': True is not"),
         ('[pin]\nversion = "0.18.1"\nrevision = 1\n', "no .sdist. entry"),
-        ('[pin]\nversion = "0.18.1"\nrevision = 1\n[sdist]\n"0.18.1" = { name = "../x", size = 1, sha256 = "aa" }\n', "file name '../x'"),
+        ('[pin]\nversion = "0.18.1"\nrevision = 1\n[sdist]\n"0.18.1" = { name = "../x", size = 1, sha256 = "aa" }\n', "name': '../x' is not a file name"),
         (
             '[pin]\nversion = "0.18.1"\nrevision = 1\n[sdist]\n"0.18.1" = { name = "x", size = 1.0, sha256 = "' + "a" * 64 + '" }\n',
-            "size 1.0",
+            "size': 1.0 is not a whole number",
         ),
-        ('[pin]\nversion = "0.18.1"\nrevision = 1\n[sdist]\n"0.18.1" = { name = "x", size = 1, sha256 = "zz" }\n', "sha256 'zz'"),
-        ("not toml at all [", "cannot be read"),
+        ('[pin]\nversion = "0.18.1"\nrevision = 1\n[sdist]\n"0.18.1" = { name = "x", size = 1, sha256 = "zz" }\n', "sha256': 'zz' is not a sha256"),
+        ("not toml at all [", "it is not TOML"),
+        ('[pin]\nversion = "0.18.1"\nversion = "0.18.2"\n', "it is not TOML"),
+        ('[pin]\nversion = "0.18.1"\nrevision = 1\nwhen = 2026-01-01\n', "field 'pin.when'"),
+        ('[pin]\nversion = "0.18.1"\nrevision = nan\n', "nan is not a finite number"),
+        ('[pin]\nversion = "0.18.1"\nrevision = 1\n[pins]\n', "field 'pins': is no field here"),
     ],
 )
 def test_a_malformed_pin_is_refused_with_the_fields_name(tmp_path, text, says):

@@ -150,10 +150,10 @@ def _load_dataclass(kind: Any, value: Any, field: str) -> Any:
     for name in value:
         if name not in fields:
             raise StrictError(below(field, name), f"is no field here; there are {', '.join(fields)}")
-    for name, (_, required) in fields.items():
-        if required and name not in value:
-            raise StrictError(below(field, name), "is missing")
     found = {name: fields[name][0](item, below(field, name)) for name, item in value.items()}
+    for name, (_, required) in fields.items():
+        if required and name not in found:
+            raise StrictError(below(field, name), "is missing")
     try:
         return kind(**found)
     except StrictError as error:
@@ -186,7 +186,7 @@ def dump(value: Any) -> Any:
     return [dump(item) for item in value] if isinstance(value, (tuple, list)) else value
 
 
-def read_json(kind: Any, path: Path, most: int, *, private: bool = False) -> Any:
+def read_json(kind: Any, path: Path, most: int, *, private: bool = False, any_text: bool = False) -> Any:
     """The `kind` in a JSON file: `read_bytes`, `parse_json` and `load`, with the file's name in every error.
 
     Raises:
@@ -194,6 +194,6 @@ def read_json(kind: Any, path: Path, most: int, *, private: bool = False) -> Any
         StrictError: it must not be used.
     """
     try:
-        return load(kind, parse_json(read_bytes(path, most, private=private)))
+        return load(kind, parse_json(read_bytes(path, most, private=private), any_text=any_text))
     except StrictError as error:
         raise error.within(path) from None

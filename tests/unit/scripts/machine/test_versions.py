@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from scripts.common import errors
+from scripts.common import errors, outside
 from scripts.machine import memory, versions
 from scripts.upstream.releases import read_pin
 
@@ -47,8 +47,8 @@ def test_a_version_is_in_or_out(name: str, version: str, fits: bool) -> None:
 
 
 def test_a_limit_without_its_reason_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "v.toml").write_text('[torch]\nat_least = "2"\nbelow = "3"\nknown = "x"\nwhy = ""\ndo = "y"\n')
-    with pytest.raises(errors.UserError, match=r"\[torch\] of versions.toml is not a limit"):
+    (tmp_path / "v.toml").write_text('[memory]\ngb_per_job = 4\nknown = "x"\nwhy = "x"\ndo = "x"\n[torch]\nat_least = "2"\nbelow = "3"\nknown = "x"\nwhy = ""\ndo = "y"\n')
+    with pytest.raises(errors.UserError, match=r"field 'torch.why': '' is not a text that says something"):
         versions.matrix(tmp_path / "v.toml")
 
 
@@ -63,10 +63,10 @@ def test_a_python_310_without_packages_reads_toml_through_pip(monkeypatch: pytes
         return real(name, package) if name != "pip._vendor.tomli" else _FakeReader
 
     monkeypatch.setattr(importlib, "import_module", without)
-    assert versions.toml(versions.FILE) == {"read": "by pip"}
+    assert outside.parse_toml(b"") == {"read": "by pip"}
     monkeypatch.setattr(_FakeReader, "loads", staticmethod(lambda text: builtins.__dict__["int"]("no toml")))
     with pytest.raises(errors.UserError, match="is not TOML"):
-        versions.toml(versions.FILE)
+        versions.matrix()
 
 
 class _FakeReader:
@@ -76,9 +76,9 @@ class _FakeReader:
 
 
 def test_no_reader_at_all_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(versions, "_READERS", ("no_such_module",))
+    monkeypatch.setattr(outside, "_READERS", ("no_such_module",))
     with pytest.raises(errors.MissingInput, match="cannot read TOML"):
-        versions.toml(versions.FILE)
+        versions.matrix()
 
 
 @pytest.mark.parametrize(

@@ -193,11 +193,12 @@ def wheel(folder: Path, **files: str) -> Path:
 
     code = {
         "__init__.py": "", "dcu/__init__.py": "",
-        "dcu/manifest.py": (ROOT / "overlay/vllm/dcu/manifest.py").read_text(), **files,
+        **{f"dcu/{name}.py": (ROOT / f"overlay/vllm/dcu/{name}.py").read_text() for name in ("manifest", "records/strict", "records/typed")},
+        **files,
     }  # fmt: skip
     said = {
-        "schema": 1, "version": "1", "target": "rocm", "upstream": "1", "upstream_sha256": "", "patches": [], "tree": "",
-        "base_commit": "", "head_commit": "", "archs": [], "toolchain": {},
+        "schema": 1, "version": "1", "target": "rocm", "upstream": "1", "upstream_sha256": "0" * 64, "patches": [], "tree": "0" * 40,
+        "base_commit": "0" * 40, "head_commit": "0" * 40, "archs": [], "toolchain": {},
         "files": {name: hashlib.sha256(text.encode()).hexdigest() for name, text in code.items()},
     }  # fmt: skip
     entries = [Entry(f"vllm/{name}", text.encode()) for name, text in code.items()]
