@@ -87,12 +87,18 @@ def test_every_release_from_0_17_1_to_0_33_0_is_known():
         ('[pin]\nversion = "0.18.1"\nrevision = 1.0\n', "field 'pin.revision': 1.0 is not a whole number"),
         ('[pin]\nversion = "0.18.1"\nrevision = true\n', "field 'pin.revision': True is not"),
         ('[pin]\nversion = "0.18.1"\nrevision = 1\n', "no .sdist. entry"),
-        ('[pin]\nversion = "0.18.1"\nrevision = 1\n[sdist]\n"0.18.1" = { name = "../x", size = 1, sha256 = "aa" }\n', "name': '../x' is not a file name"),
+        (
+            '[pin]\nversion = "0.18.1"\nrevision = 1\n[sdist]\n"0.18.1" = { name = "../x", size = 1, sha256 = "aa" }\n',
+            "name': '../x' is not a file name",
+        ),
         (
             '[pin]\nversion = "0.18.1"\nrevision = 1\n[sdist]\n"0.18.1" = { name = "x", size = 1.0, sha256 = "' + "a" * 64 + '" }\n',
             "size': 1.0 is not a whole number",
         ),
-        ('[pin]\nversion = "0.18.1"\nrevision = 1\n[sdist]\n"0.18.1" = { name = "x", size = 1, sha256 = "zz" }\n', "sha256': 'zz' is not a sha256"),
+        (
+            '[pin]\nversion = "0.18.1"\nrevision = 1\n[sdist]\n"0.18.1" = { name = "x", size = 1, sha256 = "zz" }\n',
+            "sha256': 'zz' is not a sha256",
+        ),
         ("not toml at all [", "it is not TOML"),
         ('[pin]\nversion = "0.18.1"\nversion = "0.18.2"\n', "it is not TOML"),
         ('[pin]\nversion = "0.18.1"\nrevision = 1\nwhen = 2026-01-01\n', "field 'pin.when'"),

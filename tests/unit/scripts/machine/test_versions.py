@@ -47,7 +47,9 @@ def test_a_version_is_in_or_out(name: str, version: str, fits: bool) -> None:
 
 
 def test_a_limit_without_its_reason_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "v.toml").write_text('[memory]\ngb_per_job = 4\nknown = "x"\nwhy = "x"\ndo = "x"\n[torch]\nat_least = "2"\nbelow = "3"\nknown = "x"\nwhy = ""\ndo = "y"\n')
+    (tmp_path / "v.toml").write_text(
+        '[memory]\ngb_per_job = 4\nknown = "x"\nwhy = "x"\ndo = "x"\n[torch]\nat_least = "2"\nbelow = "3"\nknown = "x"\nwhy = ""\ndo = "y"\n'
+    )
     with pytest.raises(errors.UserError, match=r"field 'torch.why': '' is not a text that says something"):
         versions.matrix(tmp_path / "v.toml")
 
