@@ -1,6 +1,6 @@
 # Each target is one `python -m scripts` call; what it does is said by `make help`.
 PYTHON ?= python3
-RUN := $(PYTHON) -m scripts
+RUN := "$(PYTHON)" -m scripts
 .DEFAULT_GOAL := help
 flag = $(if $(filter-out 0,$($(1))),$(2))
 opt = $(if $($(1)),$(2) "$($(1))")
@@ -39,9 +39,9 @@ platform-table:
 test:
 	@$(RUN) test $(call flag,STRICT,--strict)
 clean:
-	@$(RUN) clean
+	@$(RUN) clean $(call flag,DROP_EDITS,--drop-edits)
 distclean:
-	@$(RUN) clean --all
+	@$(RUN) clean --all $(call flag,DROP_EDITS,--drop-edits)
 pins:
 	@$(RUN) pins
 drift:

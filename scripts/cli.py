@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import ast
 import importlib
+import io
 import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from scripts.common import errors, tools
+from scripts.common import childenv, errors, tools
 
 __all__ = ["VERBS", "run", "summary"]
 
@@ -55,6 +56,9 @@ def summary(module: str) -> str:
 
 def run(argv: Sequence[str]) -> int:
     """Run a verb. Exit codes are those of scripts/common/errors.py; 130 after an interrupt."""
+    childenv.absolute(os.environ)
+    if isinstance(sys.stdout, io.TextIOWrapper):  # a folder's name may hold bytes of another encoding than the locale's
+        sys.stdout.reconfigure(errors="surrogateescape")
     try:
         verb = argv[0] if argv and not argv[0].startswith("-") else "help"
         if verb not in VERBS:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import stat
+import subprocess
 import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-__all__ = ["GOOD", "env_sh", "fake_python", "fake_toolchain", "kfd", "program"]
+__all__ = ["GOOD", "Box", "box", "distribution", "env_sh", "fake_python", "fake_toolchain", "kfd", "program", "site_of", "usable"]
 
 # What the interpreter probe prints where all is as it should be.
 GOOD: dict[str, Any] = {
@@ -57,7 +61,7 @@ def fake_toolchain(prefix: Path, made: str = "gfx936", line: str = "HIP clang ve
     """A prefix with a clang++ that says what it makes, and CMake's HIP package."""
     program(prefix / "lib" / "llvm" / "bin" / "clang++", _COMPILER.format(made=made, line=line))
     package = prefix / "lib" / "cmake" / "hip-lang" / "hip-lang-config.cmake"
-    package.parent.mkdir(parents=True)
+    package.parent.mkdir(parents=True, exist_ok=True)
     package.touch()
     return prefix
 
@@ -83,3 +87,94 @@ def kfd(root: Path, *versions: int) -> Path:
         vendor = 0x1D94 if version else 0
         (node / "properties").write_text(f"cpu_cores_count 8\nvendor_id {vendor}\ndevice_id 1\ngfx_target_version {version}\n")
     return root
+
+
+def usable(root: Path) -> Path:
+    """Device nodes and hyhal below a folder that stands for /."""
+    for name in ("dev/kfd", "dev/mkfd", "dev/dri/renderD128"):
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).touch()
+    (root / "opt" / "hyhal").mkdir(parents=True, exist_ok=True)
+    return root
+
+
+def distribution(site: Path, name: str, version: str, files: Mapping[str, str] | None = None, folder: str = "", more: str = "") -> None:
+    """An installed distribution: metadata (with `more` lines), and its files."""
+    info = site / (folder or f"{name}-{version}.dist-info")
+    info.mkdir(parents=True)
+    info.joinpath("METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{more}")
+    for path, text in (files or {}).items():
+        (site / path).parent.mkdir(parents=True, exist_ok=True)
+        (site / path).write_text(text)
+    names = [*(files or {}), f"{info.name}/METADATA", f"{info.name}/RECORD"]
+    info.joinpath("RECORD").write_text("".join(f"{path},,\n" for path in names))
+
+
+# A vendor's torch: its HIP runtime is on the paths that env.sh sets, and nowhere else.
+_TORCH = """import os, types
+if {library!r} not in os.environ.get("LD_LIBRARY_PATH", "").split(":"):
+    raise ImportError("libgalaxyhip.so.5: cannot open shared object file: No such file or directory")
+__version__ = "2.10.0+das.dtk2604"
+__path__ = []
+version = types.SimpleNamespace(hip="6.3.26093", cuda=None)
+_C = types.SimpleNamespace(_cuda_getArchFlags=lambda: "gfx936")
+"""
+
+
+def site_of(python: Path) -> Path:
+    """site-packages of a virtual environment's interpreter."""
+    (site,) = (python.parent.parent / "lib").glob("python3*/site-packages")
+    return site
+
+
+@dataclass
+class Box:
+    """A DTK machine made of files, as it is right after installation: env.sh not sourced, no amdsmi, no network.
+
+    Attributes:
+        root: stands for /: DTK in opt/dtk, device nodes in dev, hyhal in opt/hyhal.
+        python: a virtual environment whose torch can be imported only under env.sh.
+        environ: what the person's shell has.
+    """
+
+    root: Path
+    python: Path
+    environ: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def prefix(self) -> Path:
+        return self.root / "opt" / "dtk"
+
+    @property
+    def site(self) -> Path:
+        return site_of(self.python)
+
+    def follow(self, line: str) -> None:
+        """Do what a fixing line says, where it is `export A=b`, `unset A`, or holds a `NAME=value` for make."""
+        for part in line.replace(" && ", ";").split(";"):
+            words = shlex.split(part, comments=False)
+            if words[:1] == ["unset"]:
+                self.environ.pop(words[1])
+            for word in words:
+                name, equals, value = word.partition("=")
+                if equals and name.isupper():
+                    self.environ[name] = value.replace("/opt/dtk", str(self.prefix)) if value.startswith("/opt/dtk") else value
+
+
+def box(folder: Path, torch: str = _TORCH) -> Box:
+    """A whole and fit machine below `folder`; tests take something away from it."""
+    root = usable(folder / "root")
+    env_sh(fake_toolchain(root / "opt" / "dtk"))
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder / "venv")], check=True)
+    python = folder / "venv" / "bin" / "python"
+    distribution(site_of(python), "torch", "2.10.0+das.dtk2604", {"torch/__init__.py": torch.format(library=f"{root}/opt/dtk/lib")})
+    distribution(site_of(python), "numpy", "1.26.4", {"numpy.py": ""})
+    tools = folder / "tools"
+    program(tools / "cmake", "#!/bin/sh\necho cmake version 3.31.10\n")
+    program(tools / "ninja", "#!/bin/sh\necho 1.13.0.git\n")
+    program(tools / "python", f'#!/bin/sh\nexec {shlex.quote(sys.executable)} "$@"\n')
+    environ = {
+        "PATH": os.environ["PATH"], "HOME": str(folder), "PYTHON": str(python), "TOOLS_PYTHON": str(tools / "python"), "MAX_JOBS": "1",
+        "GFX936_TEST_ROOT": str(root), "VLLM_DCU_TEST_KFD_ROOT": str(kfd(folder / "kfd", 90306)), "PYTHONDONTWRITEBYTECODE": "1",
+    }  # fmt: skip
+    return Box(root, python, environ)

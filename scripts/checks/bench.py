@@ -9,10 +9,11 @@ import argparse
 import sys
 from collections.abc import Sequence
 
+from scripts.checks.verify import interpreter
 from scripts.common import errors
 from scripts.common.paths import ROOT
 from scripts.common.run import echoed
-from scripts.machine.interpreter import hip_torch, python_in_use
+from scripts.machine import facts
 from scripts.serving.ready import ready_python
 
 __all__ = ["main"]
@@ -29,12 +30,13 @@ def main(argv: Sequence[str]) -> int:
     args, rest = parser.parse_known_args(argv)
     wanted = args.only or ("kernel", "dispatch", "tools")
     failed = []
-    python = python_in_use()
     if "kernel" in wanted:
-        if not hip_torch(python):
-            print("not run: kernel: the Python in use has no HIP torch, so that there is no DCU to measure")
-        elif echoed([python, "-m", "vllm.dcu", "bench", *rest]):
-            failed.append("kernel")
+        if facts.resolve("auto") != "rocm":
+            print("not run: kernel: no DCU, DTK or torch for HIP is here, so that there is nothing to measure")
+        else:
+            python, env = interpreter()
+            if echoed([python, "-m", "vllm.dcu", "bench", *rest], base=env):
+                failed.append("kernel")
     for name in ("dispatch", "tools"):
         script = ROOT / "benchmarks" / f"{name}.py"
         if name not in wanted:

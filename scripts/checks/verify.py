@@ -5,21 +5,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from scripts.common import errors
+from scripts.common.childenv import for_python
 from scripts.common.run import echoed
-from scripts.machine.interpreter import hip_torch, python_in_use
+from scripts.machine import doctor_device, facts
+from scripts.machine.interpreter import vllm_copies
 from scripts.serving.ready import ready_python
 
 __all__ = ["interpreter", "main", "outcome"]
 
 
-def interpreter() -> Path:
-    """The Python whose vLLM is verified: the one in use where it has a HIP torch, else the serving environment's."""
-    python = python_in_use()
-    return Path(python) if hip_torch(python) else ready_python()
+def interpreter() -> tuple[Path, Mapping[str, str]]:
+    """The Python whose vLLM is verified, and the environment to run it in: on a machine for a DCU the one in use, under the DTK's
+    environment; on a machine with nothing special the serving environment's.
+
+    Raises:
+        errors.CannotBuild: this is a machine for a DCU, and the Python in use has no torch for it.
+        errors.MissingInput: that Python has no vllm.
+    """
+    machine = facts.look()
+    if facts.resolve("auto", machine) != "rocm":
+        return ready_python(), os.environ
+    finding = doctor_device.torch_finding(machine)
+    if not machine.python.hip:
+        raise errors.CannotBuild(f"torch: {finding.found}", f"this machine is for a DCU ({'; '.join(machine.signs)}): no CPU stands in for it", finding.do)  # fmt: skip
+    if not vllm_copies(machine.python):
+        raise errors.MissingInput(f"{machine.python.python} has no vllm", "what is verified is the installed wheel", "make build TARGET=rocm, then the lines that it prints")  # fmt: skip
+    return Path(machine.python.python), for_python(machine.env)
 
 
 def outcome(code: int) -> int:
@@ -45,4 +61,5 @@ def outcome(code: int) -> int:
 
 def main(argv: Sequence[str]) -> int:
     """Command line of `verify`: every argument goes to the ladder."""
-    return outcome(echoed([interpreter(), "-m", "vllm.dcu", "verify", *argv]))
+    python, env = interpreter()
+    return outcome(echoed([python, "-m", "vllm.dcu", "verify", *argv], base=env))

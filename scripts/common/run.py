@@ -15,8 +15,8 @@ from scripts.common.paths import ROOT
 __all__ = ["echoed"]
 
 
-def echoed(argv: Sequence[str | Path], cwd: Path = ROOT, env: Mapping[str, str] | None = None) -> int:
-    """Run a program, shown as a person would type it. Returns its exit code.
+def echoed(argv: Sequence[str | Path], cwd: Path = ROOT, env: Mapping[str, str] | None = None, base: Mapping[str, str] = os.environ) -> int:
+    """Run a program, shown as a person would type it, in the environment `base` with `env` on top. Returns its exit code.
 
     Raises:
         errors.MissingInput: the program is not there.
@@ -24,6 +24,6 @@ def echoed(argv: Sequence[str | Path], cwd: Path = ROOT, env: Mapping[str, str] 
     words = [str(a) for a in argv]
     say("+ " + shlex.join(words).replace(str(ROOT) + os.sep, ""))
     try:
-        return subprocess.run(words, cwd=cwd, env={**os.environ, **(env or {})}, check=False).returncode
+        return subprocess.run(words, cwd=cwd, env={**base, **(env or {})}, check=False).returncode
     except FileNotFoundError as error:
         raise errors.MissingInput(f"{words[0]} is missing", "the step runs it", "install it, or run through `make`") from error

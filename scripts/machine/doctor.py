@@ -19,8 +19,8 @@ from pathlib import Path
 from scripts.common import errors, git
 from scripts.common.paths import BUILD, OFFLINE, ROOT, cache_dir, shown
 from scripts.common.tools import FOLDER
+from scripts.machine import doctor_device, facts
 from scripts.machine.diagnosis import Finding
-from scripts.machine.interpreter import hip_torch, python_in_use
 
 __all__ = ["Finding", "examine", "main", "table"]
 
@@ -84,11 +84,6 @@ def _sdist(target: str) -> Finding:
     return Finding("sdist", True, f"{len(cached)} in the cache" if cached else "not in the cache: `make fetch` needs the network once")
 
 
-def _torch(target: str) -> Finding:
-    hip = hip_torch(python_in_use())
-    return Finding("torch", True, f"HIP {hip}" if hip else "no HIP torch: not needed for this target")
-
-
 def _network(target: str) -> Finding:
     """Asked only where something has still to be fetched: pip, as it is configured, asks its index for a name."""
     needs = [name for name, there in (("the sdist", _have_sdist()), ("the tools' packages", _have_tools())) if not there]
@@ -134,21 +129,12 @@ def _offline(pattern: str) -> bool:
 CHECKS: tuple[Callable[[str], Finding], ...] = (_python, _git, _venv, _writable, _disk, _sdist, _network)
 
 
-def resolve(target: str) -> str:
-    """`auto` as `make build` resolves it: rocm where the Python in use has a HIP torch, else cpu."""
-    if target != "auto":
-        return target
-    return "rocm" if hip_torch(python_in_use()) else "cpu"
-
-
-def examine(target: str) -> list[Finding]:
-    """Every finding for a target, in order."""
+def examine(target: str, machine: facts.Machine) -> list[Finding]:
+    """Every finding for a target, in the order in which a build and then a server would meet it."""
     found = [check(target) for check in CHECKS]
     if target != "rocm":
-        return [*found, _torch(target)]
-    from scripts.machine import doctor_device
-
-    machine = doctor_device.look()
+        hip = machine.python.hip
+        return [*found, Finding("torch", True, f"HIP {hip}" if hip else "no HIP torch: not needed for this target")]
     return [*found, *(check(machine) for check in doctor_device.CHECKS)]
 
 
@@ -168,11 +154,12 @@ def table(findings: Sequence[Finding], color: bool) -> str:
 def main(argv: Sequence[str]) -> int:
     """Command line of `doctor`."""
     parser = argparse.ArgumentParser(prog="doctor", description=__doc__)
-    parser.add_argument("--target", default=os.environ.get("TARGET") or "auto", choices=("auto", "cpu", "empty", "rocm"))
+    parser.add_argument("--target", default=os.environ.get("TARGET") or "auto", choices=facts.TARGETS)
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args(argv)
-    target = resolve(args.target)
-    findings = examine(target)
+    machine = facts.look()
+    target = facts.resolve(args.target, machine)
+    findings = examine(target, machine)
     can = all(f.ok or not f.blocks for f in findings)
     later = sum(not f.ok and not f.blocks for f in findings)
     if args.json:

@@ -2,59 +2,27 @@
 
 from __future__ import annotations
 
-import os
+import re
+import shlex
 import subprocess
 import tempfile
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from scripts.common import errors, programs
+from scripts.common.childenv import for_python
 from scripts.common.overlay import overlay_module
 from scripts.common.paths import TREE
 from scripts.common.tools import FOLDER
-from scripts.machine import archs, dtk, memory, versions
+from scripts.machine import archs, dtk, memory, nodes, versions
 from scripts.machine.diagnosis import Finding
-from scripts.machine.interpreter import Facts, facts, python_in_use, vllm_copies
+from scripts.machine.facts import Machine
+from scripts.machine.interpreter import vllm_copies
 
-__all__ = ["CHECKS", "Machine", "look"]
+__all__ = ["CHECKS", "torch_finding"]
 
 DCU = "gfx936"
-
-
-@dataclass(frozen=True)
-class Machine:
-    """What every check looks at.
-
-    Attributes:
-        environ: the environment of the person.
-        toolchain: the DTK, or None.
-        trouble: why the DTK could not be taken, if so.
-        python: the Python in use, asked in the DTK's environment.
-        device: the DCU arch by KFD, or None.
-    """
-
-    environ: Mapping[str, str]
-    toolchain: dtk.Dtk | None
-    trouble: errors.Fatal | None
-    python: Facts
-    device: str | None
-
-    @property
-    def env(self) -> Mapping[str, str]:
-        return self.toolchain.env if self.toolchain else self.environ
-
-
-def look(environ: Mapping[str, str] | None = None) -> Machine:
-    """Ask this machine, once."""
-    environ = os.environ if environ is None else environ
-    toolchain, trouble = None, None
-    try:
-        toolchain = dtk.find(environ)
-    except errors.Fatal as error:
-        trouble = error
-    env = toolchain.env if toolchain else environ
-    return Machine(environ, toolchain, trouble, facts(python_in_use(), env), overlay_module("device.kfd").dcu_arch(environ=environ))
 
 
 def _dtk(m: Machine) -> Finding:
@@ -64,6 +32,10 @@ def _dtk(m: Machine) -> Finding:
         return Finding("dtk", False, "none found", "compiler, HIP headers and libraries come from it",
                        "source /opt/dtk/env.sh, or set DTK_ENV=/path/to/env.sh or ROCM_PATH")  # fmt: skip
     if dtk.hip_lang_root(m.toolchain) is None:
+        outer = dtk.outer_prefix(m.toolchain)
+        if outer is not None:
+            return Finding("dtk", False, f"ROCM_PATH={m.toolchain.prefix} is a folder inside the DTK, without lib/cmake/hip-lang",
+                           f"compiler and CMake files are in the DTK's own folder, {outer}", f"export ROCM_PATH={shlex.quote(str(outer))}")  # fmt: skip
         return Finding("dtk", False, f"{m.toolchain.prefix} has no lib/cmake/hip-lang", "CMake finds the HIP language through it",
                        "install the DTK's development files, or use the DTK's development image")  # fmt: skip
     return Finding("dtk", True, f"{m.toolchain.prefix} ({m.toolchain.origin})")
@@ -72,34 +44,59 @@ def _dtk(m: Machine) -> Finding:
 def _compiler(m: Machine) -> Finding:
     if m.toolchain is None:
         return Finding("compiler", False, "no DTK, no HIP compiler", "device code is compiled by the DTK's clang++", "see dtk")
-    compiler = dtk.hip_compiler(m.toolchain)
+    compiler, by = dtk.chosen_compiler(m.toolchain)
+    without = dtk.chosen_compiler(replace(m.toolchain, env={k: v for k, v in m.env.items() if k not in ("HIPCXX", "HIP_CLANG_PATH")}))[0]
+    variable = by.partition("=")[0]
+    back = f"unset {variable}" + (f" (the DTK's own is {without})" if without else "") if variable else ""
+    if compiler is None and by:
+        return Finding("compiler", False, f"{by} is not a program", f"{variable} decides alone which compiler is taken",
+                       back if without else "set HIPCXX to the DTK's clang++: find /opt -name 'clang++'")  # fmt: skip
+    if compiler is not None and compiler.name.startswith("hipcc"):
+        return Finding("compiler", False, f"{by} is the hipcc wrapper", "CMake refuses it as the compiler of the HIP language", back)
     if compiler is None:
+        outer = dtk.outer_prefix(m.toolchain)
         return Finding("compiler", False, f"no clang++ in {m.toolchain.prefix}/lib/llvm/bin or llvm/bin",
                        "device code is compiled by it, and CMake refuses the hipcc wrapper",
-                       "set HIPCXX to the DTK's clang++: find /opt -name 'clang++'")  # fmt: skip
+                       f"export ROCM_PATH={shlex.quote(str(outer))}" if outer else "set HIPCXX to the DTK's clang++: find /opt -name 'clang++'")  # fmt: skip
+    chosen = f" (chosen by {variable})" if variable else ""
     line = dtk.version_line(compiler, m.env)
     if not line:
-        return Finding("compiler", False, f"{compiler} does not run", "device code is compiled by it", f"{compiler} --version")
+        return Finding(
+            "compiler", False, f"{compiler} does not run{chosen}", "device code is compiled by it", back or f"{compiler} --version"
+        )
     made, why = dtk.made_for(compiler, DCU, m.env)
     probe = f"{compiler} -x hip --offload-arch={DCU} --cuda-device-only -nogpuinc -nogpulib -S -o - /dev/null"
     if not made:
-        return Finding("compiler", False, f"{compiler} refuses --offload-arch={DCU}: {why}",
+        return Finding("compiler", False, f"{compiler} refuses --offload-arch={DCU}: {why}{chosen}",
                        f"only the DTK's compiler knows {DCU}; upstream's LLVM and ROCm do not",
-                       f"use the clang++ of a DTK for BW1000-class devices; to see it: {probe}")  # fmt: skip
+                       back or f"use the clang++ of a DTK for BW1000-class devices; to see it: {probe}")  # fmt: skip
     if made != DCU:
         return Finding("compiler", False, f"{compiler} makes {made} when asked for {DCU}: a stand-in, not a DTK's compiler",
-                       f"code for {made} does not run on {DCU}", "take the stand-in out of ROCM_PATH, HIPCXX and PATH")  # fmt: skip
+                       f"code for {made} does not run on {DCU}", back or "take the stand-in out of ROCM_PATH, HIPCXX and PATH")  # fmt: skip
     return Finding("compiler", True, f"{line}, makes {DCU}")
 
 
 def _device(m: Machine) -> Finding:
-    nodes = overlay_module("device.kfd").gpu_nodes(environ=m.environ)
+    found = overlay_module("device.kfd").gpu_nodes(environ=m.environ)
     if m.device is not None:
-        return Finding("device", True, f"{m.device} by KFD, {len(nodes)} node(s)")
-    seen = ", ".join(str(node.gfx_target_version) for node in nodes)
+        return Finding("device", True, f"{m.device} by KFD, {len(found)} node(s)")
+    seen = ", ".join(str(node.gfx_target_version) for node in found)
     return Finding(
         "device", True, f"no {DCU} by KFD ({'gfx_target_version ' + seen if seen else 'no GPU node'}): fine for a build, not for serving"
     )
+
+
+def _usable(m: Machine) -> Finding:
+    """Seen in sysfs is not usable: a container sees the host's topology without having a single device of it."""
+    if m.device is None and not nodes.present(m.environ):
+        return Finding("usable", True, "not asked: no DCU is to be seen here")
+    found = nodes.troubles(m.environ, m.toolchain.prefix if m.toolchain else None)
+    if not found:
+        return Finding("usable", True, "/dev/kfd, /dev/mkfd, /dev/dri and hyhal are here and open")
+    return Finding("usable", False, "; ".join(row.what for row in found),
+                   "a DCU is seen, but no process here can use it: serving, verify and bench need them all",
+                   f"{'; '.join(dict.fromkeys(row.do for row in found))}. A container has all with: docker run {nodes.CONTAINER}",
+                   blocks=False)  # fmt: skip
 
 
 def _archs(m: Machine) -> Finding:
@@ -123,14 +120,14 @@ def _python(m: Machine) -> Finding:
     return Finding("PYTHON", True, f"{version}, {m.python.python}")
 
 
-def _torch(m: Machine) -> Finding:
+def torch_finding(m: Machine) -> Finding:
+    """Whether the Python in use has the vendor's torch."""
     p, limits = m.python, versions.matrix()
     replaced = "the device kernels are compiled against the vendor's torch; a pip install that resolved torch anew has replaced it, or this is another Python"
     again = "pip install --no-deps --force-reinstall /path/to/the/vendor's/torch.whl, and from then on -c dist/constraints-gfx936.txt"
     if p.torch_error or not p.torch:
         what = f"import torch fails in {p.name}: {p.torch_error}" if p.torch_error else f"no torch in {p.name}"
-        return Finding("torch", False, what, "TARGET=rocm compiles against the device's PyTorch",
-                       "make doctor TARGET=rocm PYTHON=/path/to/the/python/with/the/vendor's/torch")  # fmt: skip
+        return Finding("torch", False, what, "TARGET=rocm compiles against the device's PyTorch", _torch_line(m))
     if not p.hip:
         kind = f"CUDA {p.cuda}" if p.cuda else "the CPU"
         return Finding("torch", False, f"torch {p.torch} in {p.name} is built for {kind}, not for HIP", replaced, again)
@@ -150,6 +147,21 @@ def _torch(m: Machine) -> Finding:
             again,
         )
     return Finding("torch", True, f"{p.torch}, HIP {p.hip}")
+
+
+def _torch_line(m: Machine) -> str:
+    other = "make doctor TARGET=rocm PYTHON=/path/to/the/python/with/the/vendor's/torch"
+    library = re.search(r"\S*\.so[.\d]*", m.python.torch_error)
+    if library is None:
+        return other
+    if "sourced" in (m.toolchain.origin if m.toolchain else ""):
+        hyhal = nodes.troubles(m.environ, m.toolchain.prefix if m.toolchain else None)
+        mount = "start the container with -v /opt/hyhal:/opt/hyhal:ro, or " if any("hyhal" in row.what for row in hyhal) else ""
+        return f"{mount}install what has {library[0]} (find / -name '{library[0]}'): the DTK's env.sh was sourced, and it is on none of its paths"
+    return (
+        "make doctor TARGET=rocm DTK_ENV=/opt/dtk/env.sh (the library is on the paths that the DTK's env.sh sets); or another Python: "
+        + other
+    )
 
 
 def _program(name: str) -> Callable[[Machine], Finding]:
@@ -228,8 +240,9 @@ def _active_class(m: Machine) -> str:
     with tempfile.TemporaryDirectory(prefix="gfx936-doctor-") as folder:  # no vllm of the current folder
         try:
             done = subprocess.run(
-                [m.python.python, "-c", code], env=dict(m.env), cwd=folder, capture_output=True, text=True, check=False, timeout=300
-            )
+                [m.python.python, "-c", code], env=for_python(m.env), cwd=folder, capture_output=True, text=True, errors="replace",
+                check=False, timeout=300,
+            )  # fmt: skip
         except (OSError, subprocess.TimeoutExpired) as error:
             return f"not to be told ({type(error).__name__})"
     lines = done.stdout.splitlines()
@@ -237,5 +250,6 @@ def _active_class(m: Machine) -> str:
 
 
 CHECKS: tuple[Callable[[Machine], Finding], ...] = (
-    _dtk, _compiler, _device, _archs, _python, _torch, _program("cmake"), _program("ninja"), _memory, _visible, _copies, _plugins,
+    _dtk, _compiler, _device, _archs, _python, torch_finding, _program("cmake"), _program("ninja"), _memory,
+    _usable, _visible, _copies, _plugins,
 )  # fmt: skip

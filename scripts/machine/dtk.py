@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import subprocess
 import tempfile
 from collections.abc import Mapping
@@ -12,22 +11,25 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from scripts.common import errors
+from scripts.common.childenv import for_build
+from scripts.machine.envsh import source
+from scripts.machine.nodes import system
 
-__all__ = ["DEFAULT_ENV", "Dtk", "find", "hip_compiler", "hip_lang_root", "made_for", "source", "version_line"]
+__all__ = [
+    "DEFAULT_ENV",
+    "Dtk",
+    "chosen_compiler",
+    "find",
+    "hip_compiler",
+    "hip_lang_root",
+    "made_for",
+    "outer_prefix",
+    "signs",
+    "version_line",
+]
 
 DEFAULT_ENV = Path("/opt/dtk/env.sh")
 _OTHER_PREFIXES = (Path("/opt/dtk"), Path("/opt/rocm"))
-
-# The path is an argument, never text of this script. The vendor's file may read unset variables, print, end non-zero or
-# call `exit`: the environment comes back in all of these cases, on a channel that its printing does not reach.
-_SOURCE = """
-gfx936_file=$1 gfx936_env=$2
-shift 2
-exec 3>&1 1>&2
-trap '"$gfx936_env" -0 >&3' EXIT
-source "$gfx936_file"
-"""
-_NOT_TAKEN = {"_", "SHLVL", "PWD", "OLDPWD"}
 
 
 @dataclass(frozen=True)
@@ -45,35 +47,6 @@ class Dtk:
     origin: str
 
 
-def source(file: Path, environ: Mapping[str, str]) -> tuple[dict[str, str], int]:
-    """The environment after `source FILE` in a bash of its own, and the status that the file ended with.
-
-    Raises:
-        errors.MissingInput: no such file, or no bash.
-        errors.CannotBuild: the file never came to an end, or destroyed the shell.
-    """
-    bash, env_program = shutil.which("bash"), shutil.which("env")
-    if not file.is_file():
-        raise errors.MissingInput(f"{file} is not a file", "the DTK's environment comes from it", "set DTK_ENV to the DTK's env.sh")
-    if bash is None or env_program is None:
-        raise errors.MissingInput("bash is missing", "the DTK's env.sh is written for it", "install bash, or source env.sh yourself")
-    clean = {key: value for key, value in environ.items() if key not in ("BASH_ENV", "ENV")}
-    argv = [bash, "--noprofile", "--norc", "-c", _SOURCE, "dtk-env", str(file), env_program]
-    try:
-        done = subprocess.run(argv, env=clean, stdin=subprocess.DEVNULL, capture_output=True, check=False, timeout=120)
-    except subprocess.TimeoutExpired:
-        raise _broken(file, "it did not end within two minutes") from None
-    pairs = [row.partition("=") for row in os.fsdecode(done.stdout).split("\0") if "=" in row]
-    found = {key: value for key, _, value in pairs if key not in _NOT_TAKEN}
-    if "PATH" not in found:
-        raise _broken(file, f"no environment came back (bash ended with {done.returncode})")
-    return found, done.returncode
-
-
-def _broken(file: Path, why: str) -> errors.Fatal:
-    return errors.CannotBuild(f"{file} cannot be sourced", why, "source it in your shell, see what it says, and run this again there")
-
-
 def find(environ: Mapping[str, str] | None = None, default_env: Path | None = None) -> Dtk | None:
     """The toolchain: DTK_ENV=file names an env.sh; else ROCM_PATH as it is set; else /opt/dtk/env.sh; else a known prefix.
 
@@ -83,22 +56,51 @@ def find(environ: Mapping[str, str] | None = None, default_env: Path | None = No
         errors.MissingInput, errors.CannotBuild: see `source`; and ROCM_PATH that is no folder.
     """
     environ = os.environ if environ is None else environ
-    default_env = default_env or DEFAULT_ENV
+    default_env = default_env or system(DEFAULT_ENV, environ)
     given, prefix = environ.get("DTK_ENV"), environ.get("ROCM_PATH")
-    if given or (not prefix and default_env.is_file()):
-        file = Path(given) if given else default_env
+    if prefix and not given:
+        _folder(Path(prefix), "as the environment has it")
+        if not _sourced(Path(prefix), environ) and (Path(prefix) / "env.sh").is_file():
+            given = str(Path(prefix) / "env.sh")  # an image sets ROCM_PATH and leaves the rest to env.sh
+        else:
+            return Dtk(Path(prefix), dict(environ), "ROCM_PATH of the environment")
+    if given or default_env.is_file():
+        file = Path(given).absolute() if given else default_env
         env, status = source(file, environ)
-        root = Path(env.get("ROCM_PATH") or file.resolve().parent)
+        root, own = Path(env.get("ROCM_PATH") or file.resolve().parent), file.resolve().parent
         _folder(root, f"as {file} sets it")
         note = f" (it ended with {status}, which says nothing)" if status else ""
+        if root.resolve() != own and hip_lang_root(Dtk(root, env, "")) is None and hip_lang_root(Dtk(own, env, "")) is not None:
+            root, note = own, f"{note}; its ROCM_PATH={root} holds no compiler"
         return Dtk(root, {**env, "ROCM_PATH": str(root)}, f"sourced {file}{note}")
-    if prefix:
-        _folder(Path(prefix), "as the environment has it")
-        return Dtk(Path(prefix), dict(environ), "ROCM_PATH of the environment")
-    for root in (default_env.parent, *_OTHER_PREFIXES):
+    for root in (default_env.parent, *(system(path, environ) for path in _OTHER_PREFIXES)):
         if root.is_dir() and hip_compiler(Dtk(root, environ, "")) is not None:
             return Dtk(root, {**environ, "ROCM_PATH": str(root)}, f"{root}, which has no env.sh")
     return None
+
+
+def _sourced(prefix: Path, environ: Mapping[str, str]) -> bool:
+    """Whether a search path of the environment leads below `prefix`, as after `source PREFIX/env.sh`."""
+    entries = [part for name in ("LD_LIBRARY_PATH", "PATH") for part in environ.get(name, "").split(os.pathsep) if part]
+    return any(Path(part).is_relative_to(place) for part in entries for place in (prefix, prefix.resolve()))
+
+
+def signs(environ: Mapping[str, str], default_env: Path | None = None) -> tuple[str, ...]:
+    """What says that a DTK is, or is meant to be, on this machine. An AMD ROCm in /opt/rocm is no such sign."""
+    default_env = default_env or system(DEFAULT_ENV, environ)
+    found = [f"DTK_ENV={environ['DTK_ENV']}"] if environ.get("DTK_ENV") else []
+    if prefix := environ.get("ROCM_PATH"):
+        root = Path(prefix)
+        if not root.is_dir() or "dtk" in str(root.resolve()).lower() or any((root / name).exists() for name in ("env.sh", ".hyhal")):
+            found.append(f"ROCM_PATH={prefix}")
+    if default_env.parent.is_dir():
+        found.append(f"a DTK in {default_env.parent}")
+    return tuple(found)
+
+
+def outer_prefix(dtk: Dtk) -> Path | None:
+    """The folder above the prefix that has what the prefix lacks (ROCM_PATH may point into PREFIX/.hyhal), or None."""
+    return next((root for root in list(dtk.prefix.parents)[:3] if hip_lang_root(Dtk(root, dtk.env, "")) not in (None, dtk.prefix)), None)
 
 
 def _folder(root: Path, how: str) -> None:
@@ -111,13 +113,25 @@ def _folder(root: Path, how: str) -> None:
 
 
 def hip_compiler(dtk: Dtk) -> Path | None:
-    """The DTK's own clang++ (CMake refuses the hipcc wrapper): HIPCXX where set, else below the prefix."""
-    chosen = dtk.env.get("HIPCXX")
-    folders = [dtk.prefix / "lib" / "llvm" / "bin", dtk.prefix / "llvm" / "bin", dtk.prefix / "hip" / "bin"]
-    if clang_path := dtk.env.get("HIP_CLANG_PATH"):
-        folders.insert(0, Path(clang_path))
-    candidates = [Path(chosen)] if chosen else [folder / "clang++" for folder in folders]
-    return next((path for path in candidates if path.is_file() and os.access(path, os.X_OK)), None)
+    """The DTK's own clang++ (CMake refuses the hipcc wrapper), or None; see `chosen_compiler`."""
+    return chosen_compiler(dtk)[0]
+
+
+def chosen_compiler(dtk: Dtk) -> tuple[Path | None, str]:
+    """(clang++, the variable that chose it with its value): HIPCXX where it is set and nothing else, else HIP_CLANG_PATH, else the prefix."""
+    if chosen := dtk.env.get("HIPCXX"):
+        return (Path(chosen) if _runs(Path(chosen)) else None), f"HIPCXX={chosen}"
+    if (folder := dtk.env.get("HIP_CLANG_PATH")) and _runs(Path(folder) / "clang++"):
+        return Path(folder) / "clang++", f"HIP_CLANG_PATH={folder}"
+    return next((path for path in _own_compilers(dtk.prefix) if _runs(path)), None), ""
+
+
+def _own_compilers(prefix: Path) -> list[Path]:
+    return [prefix / folder / "clang++" for folder in ("lib/llvm/bin", "llvm/bin", "hip/bin")]
+
+
+def _runs(path: Path) -> bool:
+    return path.is_file() and os.access(path, os.X_OK)
 
 
 def hip_lang_root(dtk: Dtk) -> Path | None:
@@ -132,7 +146,9 @@ def hip_lang_root(dtk: Dtk) -> Path | None:
 def version_line(compiler: Path, env: Mapping[str, str]) -> str:
     """First line of the compiler's `--version`; "" when it cannot be run."""
     try:
-        done = subprocess.run([str(compiler), "--version"], env=dict(env), capture_output=True, text=True, check=False, timeout=60)
+        done = subprocess.run(
+            [str(compiler), "--version"], env=for_build(env), capture_output=True, text=True, errors="replace", check=False, timeout=60
+        )
     except (OSError, subprocess.TimeoutExpired):
         return ""
     return (done.stdout.splitlines() or [""])[0].strip() if done.returncode == 0 else ""
@@ -151,7 +167,16 @@ def made_for(compiler: Path, arch: str, env: Mapping[str, str]) -> tuple[str, st
             "-nogpuinc", "-nogpulib", "-S", str(kernel), "-o", str(assembly),
         ]  # fmt: skip
         try:
-            done = subprocess.run(argv, env=dict(env), stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=300)
+            done = subprocess.run(
+                argv,
+                env=for_build(env),
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                check=False,
+                timeout=300,
+            )
         except (OSError, subprocess.TimeoutExpired) as error:
             return "", f"{compiler.name} cannot be run: {type(error).__name__}"
         if done.returncode or not assembly.is_file():

@@ -7,30 +7,51 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from scripts.common.childenv import absolute, for_python
 from scripts.common.overlay import overlay_module
 
-__all__ = ["VENDOR", "Facts", "facts", "hip_torch", "python_in_use", "vllm_copies"]
+__all__ = ["VENDOR", "Facts", "facts", "python_in_use", "vllm_copies"]
 
 VENDOR = ("torch", "torchvision", "torchaudio", "triton", "amdsmi")
 """Distributions that a DTK image brings as the vendor's own builds; nothing here may replace them."""
 
 _MARK = "gfx936-facts:"
-# A torch of another machine's ROCm, or a broken one, raises almost anything while it is imported.
+# A torch of another machine's ROCm, or a broken one, raises almost anything while it is imported. A folder such as ~orch-2.9.0.dist-info
+# is what an uninstall that broke off leaves; of two whole ones the version that is imported counts.
 _PROBE = """
-import json, sys, sysconfig
+import importlib.util, json, os, re, sys, sysconfig
 facts = {"version": list(sys.version_info[:3]), "path": sys.path, "include": sysconfig.get_path("include")}
+facts["pip"], facts["ensurepip"] = (importlib.util.find_spec(name) is not None for name in ("pip", "ensurepip"))
+vendor = sys.argv[2].split()
+found, owners, wanted, points = {}, {}, {}, set()
+def plain(name):
+    return re.sub("[-_.]+", "-", name).lower()
+def modules(d):
+    return set((d.read_text("top_level.txt") or "").split()) | {str(file).split("/")[0] for file in d.files or ()}
 try:
     import importlib.metadata as meta
-    facts["distributions"] = {d.metadata["Name"]: d.version for d in reversed(list(meta.distributions())) if d.metadata["Name"]}
-    points = [(p.name, p.value, d.metadata["Name"]) for d in meta.distributions() for p in d.entry_points
-              if p.group == "vllm.platform_plugins"]
-    facts["plugins"] = sorted(set(points))
+    whole = []
+    for d in meta.distributions():
+        folder, name, version = os.path.basename(str(getattr(d, "_path", ""))), d.metadata["Name"], d.metadata["Version"]
+        if name and version and (not folder or folder[0].isalnum()):
+            whole.append(d)
+            found.setdefault(plain(name), []).append(version)
+            points |= {(p.name, p.value, name) for p in d.entry_points if p.group == "vllm.platform_plugins"}
+            for row in d.requires or ():
+                asked = re.match("[A-Za-z0-9._-]+", row)
+                if asked and plain(asked[0]) in vendor and "extra ==" not in row:
+                    wanted.setdefault(plain(asked[0]), []).append(name)
+    facts["plugins"] = sorted(points)
+    for name in vendor:
+        if name not in found and importlib.util.find_spec(name) is not None:
+            owners[name] = next((plain(d.metadata["Name"]) for d in whole if name in modules(d)), "")
 except Exception as error:
     facts["metadata_error"] = f"{type(error).__name__}: {error}"
+facts["owners"], facts["wanted"] = owners, wanted
 try:
     import torch
     facts["torch"], facts["hip"] = torch.__version__, getattr(torch.version, "hip", None) or ""
@@ -38,6 +59,8 @@ try:
     facts["archs"] = (torch._C._cuda_getArchFlags() or "").split() if hasattr(torch, "_C") else []
 except Exception as error:
     facts["torch_error"] = f"{type(error).__name__}: {error}"
+runs = {"torch": facts.get("torch")}
+facts["distributions"] = {name: runs.get(name) if runs.get(name) in seen else seen[0] for name, seen in found.items()}
 print("\\n" + sys.argv[1] + json.dumps(facts))
 """
 
@@ -60,6 +83,9 @@ class Facts:
         torch_error: why `import torch` failed, "" if it did not.
         distributions: installed distributions, name -> version.
         plugins: (name, value, distribution) of each vLLM platform plugin.
+        owners: module of VENDOR that no distribution of that name brought -> the distribution that did, "" where none says so.
+        wanted: name of VENDOR -> installed distributions that require it.
+        pip, ensurepip: whether it has them.
     """
 
     python: str
@@ -75,6 +101,10 @@ class Facts:
     torch_error: str = ""
     distributions: Mapping[str, str] = field(default_factory=dict)
     plugins: tuple[tuple[str, str, str], ...] = ()
+    owners: Mapping[str, str] = field(default_factory=dict)
+    wanted: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    pip: bool = True
+    ensurepip: bool = True
 
     @property
     def name(self) -> str:
@@ -91,9 +121,11 @@ class Facts:
         }
 
 
-def python_in_use() -> str:
-    """The interpreter that a device build is for: $PYTHON, else the one running this."""
-    return os.environ.get("PYTHON") or sys.executable
+def python_in_use(environ: Mapping[str, str] | None = None) -> str:
+    """The interpreter that a device build is for: $PYTHON, else the one running this. Absolute: it is asked from other folders."""
+    named = {name: value for name, value in (os.environ if environ is None else environ).items() if name in ("PYTHON", "PATH")}
+    absolute(named)
+    return named.get("PYTHON") or sys.executable
 
 
 def facts(python: str, env: Mapping[str, str] | None = None) -> Facts:
@@ -103,16 +135,15 @@ def facts(python: str, env: Mapping[str, str] | None = None) -> Facts:
 
 @functools.lru_cache(maxsize=8)
 def _facts(python: str, env: tuple[tuple[str, str], ...]) -> Facts:
-    # An environment of the tools must not leak into another interpreter.
-    clean = {key: value for key, value in env if key not in ("PYTHONHOME", "__PYVENV_LAUNCHER__")}
     try:
         done = subprocess.run(
-            [python, "-c", _PROBE, _MARK],
-            env=clean,
+            [python, "-c", _PROBE, _MARK, " ".join(VENDOR)],
+            env=for_python(dict(env)),
             cwd="/",
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
+            errors="replace",
             check=False,
             timeout=300,
         )
@@ -137,12 +168,11 @@ def _facts(python: str, env: tuple[tuple[str, str], ...]) -> Facts:
         raw.get("torch_error", ""),
         raw.get("distributions", {}),
         tuple((str(a), str(b), str(c)) for a, b, c in raw.get("plugins", [])),
+        raw.get("owners", {}),
+        raw.get("wanted", {}),
+        raw.get("pip", True),
+        raw.get("ensurepip", True),
     )
-
-
-def hip_torch(python: str) -> str | None:
-    """The HIP version of the torch that `python` has, or None (no torch, another build of it, no such program)."""
-    return facts(python).hip or None
 
 
 def vllm_copies(found: Facts) -> list[Path]:

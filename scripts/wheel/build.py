@@ -7,6 +7,7 @@ import hashlib
 import os
 import platform
 import re
+import shlex
 import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from scripts.common.files import hold, say
 from scripts.common.git import open_repo
 from scripts.common.overlay import overlay_module
 from scripts.common.paths import DIST, SERIES_LOCK, TREE, shown
-from scripts.machine.interpreter import hip_torch, python_in_use
+from scripts.machine import facts
 from scripts.series import patch as series
 from scripts.series.apply import LOCK
 from scripts.series.worktree import edits, read_lock, read_state
@@ -28,9 +29,8 @@ from scripts.wheel.pack import Entry, WheelName, source_date, wheel_text, write_
 from scripts.wheel.sources import Sources, package_files, read_sources
 from scripts.wheel.version import version_module, wheel_version
 
-__all__ = ["TARGETS", "Native", "build", "build_stock", "choose_target", "main", "pack"]
+__all__ = ["Native", "build", "build_stock", "choose_target", "main", "pack"]
 
-TARGETS = ("auto", "cpu", "empty", "rocm")
 MANIFEST = "vllm/dcu/manifest.json"
 
 
@@ -56,20 +56,15 @@ class Native:
 
 
 def choose_target(asked: str) -> str:
-    """`auto` resolved: `rocm` where the Python in use has a HIP torch, else `cpu`.
+    """The build target; where `auto` is a device's, it is said why.
 
     Raises:
         errors.UserError: not one of TARGETS.
     """
-    if asked not in TARGETS:
-        raise errors.UserError(
-            f"TARGET={asked!r} is not a build target",
-            "each target packs other native code",
-            f"use one of {', '.join(TARGETS)}",
-        )
-    if asked != "auto":
-        return asked
-    return "rocm" if hip_torch(python_in_use()) else "cpu"
+    target = facts.resolve(asked)
+    if asked == "auto" and target == "rocm":
+        say(f"TARGET=rocm, by what is here: {'; '.join(facts.look().signs)} (TARGET=cpu makes a CPU wheel all the same)")
+    return target
 
 
 def cpu_native(pin: Pin, machine: str) -> Native:
@@ -215,7 +210,7 @@ def build(asked: str, folder: Path = DIST, *, reuse: bool = False) -> Path:
     """Build the wheel of the applied tree into `folder` and return its path: all of it, or the previous one is left.
 
     Args:
-        asked: one of TARGETS.
+        asked: one of facts.TARGETS.
         folder: where the wheel goes.
         reuse: leave a wheel alone whose manifest is the one that this build would write.
     """
@@ -266,10 +261,13 @@ def main(argv: Sequence[str]) -> int:
     if args.metadata_into:
         write_metadata(args.target, args.metadata_into)
         return 0
-    wheel = build(args.target, args.into.resolve())
+    target = choose_target(args.target)
+    wheel = build(target, args.into.resolve())
     print(shown(wheel))
-    if choose_target(args.target) == "rocm":
+    if target == "rocm":
         from scripts.wheel import finish
 
         finish.check_and_say(wheel)
+    else:
+        say(f"install it with: pip install --no-deps {shlex.quote(shown(wheel))}")
     return 0

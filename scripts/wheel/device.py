@@ -6,6 +6,7 @@ version, write into the source tree) is not. Nothing is installed into the Pytho
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import os
@@ -20,10 +21,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from scripts.common import errors, programs
+from scripts.common.childenv import for_build
 from scripts.common.files import HELD, atomic_write, new_folder, say, sha256_of
 from scripts.common.overlay import overlay_module
 from scripts.common.paths import BUILD, OFFLINE, TREE, shown
-from scripts.machine import archs, doctor_device, dtk, memory, versions
+from scripts.machine import archs, doctor_device, dtk, facts, memory, versions
 from scripts.machine.interpreter import Facts
 
 __all__ = ["COMPONENTS", "Built", "Plan", "compile_native", "compiled", "configure", "only_rocm", "plan", "wheel_tag"]
@@ -88,7 +90,7 @@ class Plan:
             "TRITON_KERNELS_SRC_DIR": str(self.triton_kernels or self.folder / "no-triton-kernels"),
             "VLLM_TARGET_DEVICE": "rocm",
         }
-        return {**self.toolchain.env, **mine}
+        return {**for_build(self.toolchain.env), **mine}
 
     @property
     def made(self) -> tuple[str, ...]:
@@ -106,15 +108,20 @@ class Built:
 
 
 def plan(environ: Mapping[str, str] | None = None) -> Plan:
-    """Decide, or refuse with the same words as doctor.
+    """Decide, once a process, or refuse with the same words as doctor.
 
     Raises:
         errors.CannotBuild: doctor has a problem that stops a build.
         errors.UserError: a variable has a value that cannot be meant.
     """
-    environ = os.environ if environ is None else environ
+    return _plan(tuple(sorted((os.environ if environ is None else environ).items())))
+
+
+@functools.lru_cache(maxsize=4)
+def _plan(items: tuple[tuple[str, str], ...]) -> Plan:
+    environ = dict(items)
     stand_in = environ.get("STAND_IN", "").strip()
-    machine = doctor_device.look(environ)
+    machine = facts.look(environ)
     for check in doctor_device.CHECKS:
         finding = check(machine)
         if finding.ok or not finding.blocks or (stand_in and finding.name == "compiler"):

@@ -15,6 +15,7 @@ from scripts.common import errors
 from scripts.common.overlay import overlay_module
 from scripts.common.paths import ROOT
 from scripts.machine import archs, doctor, doctor_device, dtk
+from scripts.machine.facts import Machine
 from scripts.machine.interpreter import Facts, facts
 from scripts.wheel import device
 from tests.machine import fake_python, fake_toolchain, program
@@ -46,12 +47,12 @@ def test_every_make_target_that_the_page_names_exists() -> None:
     assert {"doctor", "build"} <= make_words(text) <= set(makefile_targets())
 
 
-def machine(python: Facts, toolchain: dtk.Dtk | None = None, **environ: str) -> doctor_device.Machine:
-    return doctor_device.Machine(environ, toolchain, None, python, None)
+def machine(python: Facts, toolchain: dtk.Dtk | None = None, **environ: str) -> Machine:
+    return Machine(environ, toolchain, None, python, None)
 
 
-def finding(name: str, m: doctor_device.Machine) -> Any:
-    check = {"torch": doctor_device._torch, "compiler": doctor_device._compiler, "plugins": doctor_device._plugins}[name]
+def finding(name: str, m: Machine) -> Any:
+    check = {"torch": doctor_device.torch_finding, "compiler": doctor_device._compiler, "plugins": doctor_device._plugins}[name]
     found = check(m)
     assert not found.ok
     return found

@@ -16,9 +16,10 @@ import pytest
 
 from scripts.common import programs
 from scripts.common.paths import ROOT
-from scripts.machine import doctor, doctor_device, dtk, interpreter, memory
+from scripts.machine import doctor, doctor_device, interpreter, memory
 from scripts.machine.diagnosis import Finding
-from tests.machine import env_sh, fake_python, fake_toolchain, kfd, program
+from scripts.machine.facts import Machine
+from tests.machine import env_sh, fake_python, fake_toolchain, kfd, program, usable
 
 VARIABLES = (
     "UPSTREAM_SDIST", "ROCM_PATH", "DTK_ENV", "HIPCXX", "HIP_PATH", "HIP_CLANG_PATH", "PYTORCH_ROCM_ARCH", "MAX_JOBS",
@@ -36,8 +37,9 @@ def plain(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def box(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """A machine that can build for gfx936: DTK, compiler, device, the vendor's torch, cmake and ninja."""
-    fake_toolchain(tmp_path / "dtk")
-    monkeypatch.setattr(dtk, "DEFAULT_ENV", env_sh(tmp_path / "dtk"))
+    env_sh(fake_toolchain(tmp_path / "dtk"))
+    (usable(tmp_path / "root") / "opt" / "dtk").symlink_to(tmp_path / "dtk")
+    monkeypatch.setenv("GFX936_TEST_ROOT", str(tmp_path / "root"))
     monkeypatch.setenv("PYTHON", str(fake_python(tmp_path / "py")))
     monkeypatch.setenv("VLLM_DCU_TEST_KFD_ROOT", str(kfd(tmp_path / "kfd", 90306)))
     program(tmp_path / "bin" / "cmake", "#!/bin/sh\necho cmake version 3.31.10\n")
@@ -239,8 +241,8 @@ def test_c34_the_class_that_a_plugin_made_active_is_named(
         (site / file).parent.mkdir(parents=True, exist_ok=True)
         (site / file).write_text(text)
     monkeypatch.setenv("PYTHONPATH", str(site))
-    machine = doctor_device.Machine({}, None, None, interpreter.facts(sys.executable, {"PYTHONPATH": str(site)}), None)
-    machine = doctor_device.Machine({"PYTHONPATH": str(site)}, None, None, machine.python, None)
+    machine = Machine({}, None, None, interpreter.facts(sys.executable, {"PYTHONPATH": str(site)}), None)
+    machine = Machine({"PYTHONPATH": str(site)}, None, None, machine.python, None)
     finding = next(check(machine) for check in doctor_device.CHECKS if check.__name__ == "_plugins")
     assert not finding.ok
     assert "the active platform is vllm_hcu.HcuPlatform" in finding.found
