@@ -72,7 +72,7 @@ class Rehearsal:
         self.context: Any = importlib.import_module("vllm.dcu.dispatch.context")
         self.catalog: Any = importlib.import_module("vllm.dcu.records.catalog")
         self.numerics: Any = importlib.import_module("vllm.dcu.evidence.numerics")
-        self.mission: Any = self.catalog.records_by_id()["llmm1-gfx936-bf16-n1-m34816-k5120"]
+        self.mission: Any = self.catalog.MISSION
         self.op = torch.ops._rocm_C.LLMM1
         self.library = torch.library.Library("vllm", "FRAGMENT")
 

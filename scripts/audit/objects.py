@@ -18,18 +18,18 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-import yaml
+import msgspec
+from vllm.dcu.device.codeobjects import CodeObjectError, code_objects
+from vllm.dcu.device.kernelnotes import KernelNote, NoteError, kernel_notes, wave_faults
 
 from scripts.audit.toolchain import Toolchain
 from scripts.common import errors
-from scripts.common.overlay import overlay_module
 
 __all__ = [
     "DCU_NAMESPACE",
     "FORBIDDEN",
     "LLMM1_KERNELS",
     "DeviceCode",
-    "Kernel",
     "LlvmTools",
     "device_code",
     "dtk_tools",
@@ -39,7 +39,6 @@ __all__ = [
     "split_faults",
 ]
 
-WAVEFRONT = 64
 DCU_NAMESPACE = "vllm_dcu::selected::"
 _ROWS = (2, 4, 8, 16)
 # Exactly the kernels that LLMM1's host function can launch, in the namespace that cmake/dcu.cmake selects them into.
@@ -49,32 +48,20 @@ FORBIDDEN = re.compile(r"v_dot2\w*|v_mfma\w*|v_smfma\w*|s_trap")
 
 @dataclass(frozen=True)
 class LlvmTools:
-    """The three tools that read a code object, wherever they come from."""
+    """The two tools that read a code object, wherever they come from."""
 
-    readelf: Path
     objdump: Path
     cxxfilt: Path
     origin: str
 
 
 @dataclass(frozen=True)
-class Kernel:
-    """One kernel as its metadata states it. `name` is demangled, without return type and arguments; sizes in bytes."""
-
-    name: str
-    wavefront: int
-    lds: int
-    scratch: int
-    spills: int
-
-
-@dataclass(frozen=True)
 class DeviceCode:
-    """One code object: its bundle in the file, bare arch, kernels, and how often each instruction occurs."""
+    """One code object: its bundle in the file, bare arch, kernels (names demangled, without return type and arguments), and how often each instruction occurs."""
 
     bundle: int
     arch: str
-    kernels: tuple[Kernel, ...]
+    kernels: tuple[KernelNote, ...]
     instructions: Counter[str]
 
     @property
@@ -86,17 +73,17 @@ class DeviceCode:
 def private_tools(toolchain: Toolchain) -> LlvmTools:
     """The tools of the private toolchain."""
     tool = toolchain.tool
-    return LlvmTools(tool("llvm-readelf"), tool("llvm-objdump"), tool("llvm-cxxfilt"), toolchain.compiler)
+    return LlvmTools(tool("llvm-objdump"), tool("llvm-cxxfilt"), toolchain.compiler)
 
 
 def dtk_tools() -> LlvmTools | None:
     """The DTK's (or a ROCm's) own tools, which alone can disassemble gfx936; None where there is no such toolchain."""
     prefix = Path(os.environ.get("ROCM_PATH") or "/opt/dtk")
     for folder in (prefix / "lib" / "llvm" / "bin", prefix / "llvm" / "bin", prefix / "bin"):
-        paths = [folder / name for name in ("llvm-readelf", "llvm-objdump", "llvm-cxxfilt")]
-        if all(path.is_file() for path in paths[:2]):
-            demangle = paths[2] if paths[2].is_file() else Path(shutil.which("c++filt") or paths[2])
-            return LlvmTools(paths[0], paths[1], demangle, str(folder))
+        paths = [folder / name for name in ("llvm-objdump", "llvm-cxxfilt")]
+        if paths[0].is_file():
+            demangle = paths[1] if paths[1].is_file() else Path(shutil.which("c++filt") or paths[1])
+            return LlvmTools(paths[0], demangle, str(folder))
     return None
 
 
@@ -106,10 +93,9 @@ def device_code(library: Path, tools: LlvmTools) -> tuple[DeviceCode, ...]:
     Raises:
         errors.CheckFailed: the bundles cannot be listed, or a tool cannot read a code object.
     """
-    module = overlay_module("device.codeobjects")
     try:
-        entries = module.code_objects(library)
-    except module.CodeObjectError as error:
+        entries = code_objects(library)
+    except CodeObjectError as error:
         raise errors.CheckFailed(str(error), "code that cannot be listed cannot be audited", "build it as the message says") from error
     found = []
     with tempfile.TemporaryDirectory(prefix="gfx936-audit-") as folder, library.open("rb") as stream:
@@ -117,33 +103,21 @@ def device_code(library: Path, tools: LlvmTools) -> tuple[DeviceCode, ...]:
             if not entry.target or not entry.size:
                 continue
             stream.seek(entry.offset)
+            code = stream.read(entry.size)
             file = Path(folder) / f"{entry.bundle}.{entry.arch}.co"
-            file.write_bytes(stream.read(entry.size))
-            found.append(DeviceCode(entry.bundle, entry.arch, _kernels(file, tools), _instructions(file, tools)))
+            file.write_bytes(code)
+            found.append(DeviceCode(entry.bundle, entry.arch, _kernels(code, tools), _instructions(file, tools)))
             file.unlink()
     return tuple(found)
 
 
-def _kernels(file: Path, tools: LlvmTools) -> tuple[Kernel, ...]:
-    notes = _run([str(tools.readelf), "-n", str(file)])
-    start = notes.find("amdhsa.kernels:")
-    if start == -1:
-        if "AMDGPU Metadata" in notes:
-            return ()  # a unit without kernels
-        raise errors.CheckFailed(f"{file.name} has no kernel metadata", "the loader could not load it either", "is it a HIP code object?")
-    metadata = yaml.safe_load(notes[start:].split("\n...", 1)[0])
-    rows = metadata["amdhsa.kernels"] or []
-    names = _run([str(tools.cxxfilt)], "\n".join(str(row[".name"]) for row in rows) + "\n").splitlines()
-    return tuple(
-        Kernel(
-            name=_bare(name),
-            wavefront=int(row[".wavefront_size"]),
-            lds=int(row[".group_segment_fixed_size"]),
-            scratch=int(row[".private_segment_fixed_size"]),
-            spills=int(row.get(".vgpr_spill_count", 0)) + int(row.get(".sgpr_spill_count", 0)),
-        )
-        for name, row in zip(names, rows, strict=True)
-    )
+def _kernels(code: bytes, tools: LlvmTools) -> tuple[KernelNote, ...]:
+    try:
+        notes = kernel_notes(code)
+    except NoteError as error:
+        raise errors.CheckFailed(str(error), "the loader could not load it either", "is it a HIP code object?") from error
+    names = _run([str(tools.cxxfilt)], "".join(f"{note.name}\n" for note in notes)).splitlines()
+    return tuple(msgspec.structs.replace(note, name=_bare(name)) for name, note in zip(names, notes, strict=True))
 
 
 def _bare(demangled: str) -> str:
@@ -186,18 +160,11 @@ def llmm1_faults(code: DeviceCode) -> list[str]:
     for missing in sorted(LLMM1_KERNELS.keys() - names.keys()):
         faults.append(f"{where}: kernel {missing} of LLMM1 is missing")
     for kernel in code.kernels:
-        if kernel.wavefront != WAVEFRONT:
-            faults.append(f"{where}: {kernel.name} has wavefront {kernel.wavefront}, not {WAVEFRONT}")
         rows = LLMM1_KERNELS.get(kernel.name)
-        if rows is None:
-            continue
-        if kernel.lds != rows * WAVEFRONT * 4:
-            faults.append(
-                f"{where}: {kernel.name} has {kernel.lds} bytes of LDS, not {rows} x {WAVEFRONT} x 4: "
-                f"its source believed in a wavefront of {kernel.lds // (rows * 4)}"
-            )
-        if rows == 4 and (kernel.scratch or kernel.spills):
-            faults.append(f"{where}: {kernel.name} uses {kernel.scratch} bytes of scratch, {kernel.spills} spills; expected none")
+        faults += [f"{where}: {fault}" for fault in wave_faults(kernel, rows)]
+        spills = kernel.vgpr_spills + kernel.sgpr_spills
+        if rows == 4 and (kernel.scratch or spills):
+            faults.append(f"{where}: {kernel.name} uses {kernel.scratch} bytes of scratch, {spills} spills; expected none")
     for name, count in code.forbidden.items():
         faults.append(f"{where}: instruction {name} occurs {count} times; a DCU lacks it or it aborts")
     return faults

@@ -132,7 +132,9 @@ def _layer_b(report: Report, bench: Bench, tools: LlvmTools) -> None:
             f"the linked module for {archs} holds LLMM1 alone for {dcu}",
             split_faults(codes, dcu, others) + _binding_faults(module, bool(others)),
             kernels={
-                kernel.name: [kernel.wavefront, kernel.lds, kernel.scratch, kernel.spills] for code in mine for kernel in code.kernels
+                kernel.name: [kernel.wavefront, kernel.lds, kernel.scratch, kernel.vgpr_spills + kernel.sgpr_spills]
+                for code in mine
+                for kernel in code.kernels
             },
         )
         if not others:

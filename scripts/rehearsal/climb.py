@@ -6,22 +6,17 @@ What differs is where a rung ran and what it may open: the binding says what is 
 from __future__ import annotations
 
 import shutil
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-
-from scripts.common.paths import ROOT
-from scripts.rehearsal.records import CAPABILITY, Run
-from scripts.rehearsal.report import BORDER, ONLY_HARDWARE, Judged
-
-if str(ROOT / "overlay") not in sys.path:
-    sys.path.append(str(ROOT / "overlay"))
 
 from vllm.dcu.evidence.binding import Binding
 from vllm.dcu.evidence.ladder import Climb, Figure, Result, Rung, Trial, climb, failed, not_run, passed
 from vllm.dcu.evidence.report import write_report
 from vllm.dcu.evidence.store import RUNG_IDS
 from vllm.dcu.records.record import Toolchain
+
+from scripts.rehearsal.records import CAPABILITY, Run
+from scripts.rehearsal.report import BORDER, ONLY_HARDWARE, Judged
 
 __all__ = ["as_climb"]
 

@@ -7,11 +7,12 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from scripts.common.overlay import overlay_module
+from vllm.dcu.dispatch import countfiles
+from vllm.dcu.records.catalog import MISSION
 
 __all__ = ["CAPABILITY", "Answer", "Counts", "Phase", "Run", "answer_of", "read_counts"]
 
-CAPABILITY = "llmm1-gfx936-bf16-n1-m34816-k5120"
+CAPABILITY = MISSION.id
 
 
 @dataclass(frozen=True)
@@ -126,7 +127,6 @@ def answer_of(choice: Mapping[str, Any]) -> Answer:
 
 def read_counts(stats: Path, log: Path) -> Counts:
     """Read all three counts as they stand now, also while the server runs."""
-    countfiles = overlay_module("dispatch.countfiles")
     processes, problems = countfiles.read_folder(stats)
     if problems:
         raise ValueError("; ".join(problems))

@@ -95,11 +95,11 @@ def test_a_planted_mfma_is_found(compiled: Compile, tools: LlvmTools) -> None:
 def test_a_source_that_believed_in_32_lanes_is_told_by_its_lds(compiled: Compile, tools: LlvmTools) -> None:
     faults = llmm1_faults(only(compiled(lanes=32), tools))
     assert len(faults) == 8
-    assert all("believed in a wavefront of 32" in fault for fault in faults)
+    assert all("believed in 32 lanes" in fault for fault in faults)
 
 
 def test_code_for_a_32_wide_device_is_refused(compiled: Compile, tools: LlvmTools) -> None:
-    assert any("has wavefront 32" in fault for fault in llmm1_faults(only(compiled(archs=["gfx1030"]), tools)))
+    assert any("compiled for 32 lanes" in fault for fault in llmm1_faults(only(compiled(archs=["gfx1030"]), tools)))
 
 
 def test_an_extra_kernel_behind_the_first_bundle_is_found(compiled: Compile, tools: LlvmTools, tmp_path: Path) -> None:

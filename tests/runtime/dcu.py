@@ -17,7 +17,7 @@ with warnings.catch_warnings():
 
 from vllm.dcu.dispatch.context import Context, NativeOp
 from vllm.dcu.dispatch.countfiles import Count
-from vllm.dcu.records.catalog import records_by_id
+from vllm.dcu.records.catalog import MISSION
 from vllm.dcu.records.kernels import LLMM1
 from vllm.dcu.records.record import Record, Toolchain
 
@@ -26,7 +26,7 @@ torch.set_num_threads(1)
 
 __all__ = ["FIRST", "SMALL", "K", "M", "Native", "context", "layers", "registered", "tallied"]
 
-FIRST = records_by_id()["llmm1-gfx936-bf16-n1-m34816-k5120"]
+FIRST = MISSION
 M, K = 64, 128
 SMALL = replace(FIRST, id="small", contract=replace(FIRST.contract, m=M, k=K))
 """The first record's conditions, on a shape that a CPU computes at once."""

@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 from vllm.dcu.dispatch.countfiles import write_merged
+from vllm.dcu.records.catalog import MISSION
 
-ID = "llmm1-gfx936-bf16-n1-m34816-k5120"
+ID = MISSION.id
 
 # A process that believes its vLLM platform is ROCm on ARCH: a fake amdsmi answers vllm.platforms.rocm's own query, and the platform
 # object is the CPU's with the enum of ROCm, so that the operator is registered for the CPU and can be called.

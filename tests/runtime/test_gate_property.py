@@ -12,11 +12,12 @@ from vllm.dcu import gate
 from vllm.dcu.ask.explain import explain
 from vllm.dcu.dispatch.rules import Call
 from vllm.dcu.env import Mode, Switches
+from vllm.dcu.records.catalog import MISSION
 
 from tests.runtime.dcu import SMALL, K, M, Native, context, tallied
 from tests.runtime.gate_table import outcome, same
 
-ID = "llmm1-gfx936-bf16-n1-m34816-k5120"
+ID = MISSION.id
 FLOATS = [torch.bfloat16, torch.float16, torch.float32]
 DTYPES = [*FLOATS, torch.float64, torch.int8, torch.float8_e4m3fn]
 

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 from vllm.dcu.dispatch.countfiles import Header, Key, Writer
+from vllm.dcu.records.catalog import MISSION
 
-ID = "llmm1-gfx936-bf16-n1-m34816-k5120"
+ID = MISSION.id
 SCRAPE = """
 import sys
 from importlib.metadata import entry_points

@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 from vllm.dcu import __main__ as command
 from vllm.dcu.evidence.store import read_store
+from vllm.dcu.records.catalog import MISSION
 
-CAPABILITY = "llmm1-gfx936-bf16-n1-m34816-k5120"
+CAPABILITY = MISSION.id
 STAND_IN = """
 import torch
 LABEL = "F.linear standing in"

@@ -18,7 +18,7 @@ from vllm.dcu.evidence.binding import Binding
 from vllm.dcu.evidence.ladder import Outcome, Result, Trial, climb
 from vllm.dcu.evidence.site import Site, judge
 from vllm.dcu.evidence.store import add, entry_of, read_store
-from vllm.dcu.records.catalog import CATALOG, records_by_id
+from vllm.dcu.records.catalog import CATALOG, MISSION, records_by_id
 from vllm.dcu.records.kernels import LLMM1
 from vllm.dcu.records.record import Record, Toolchain
 from vllm.dcu.verify.climb import rungs_of
@@ -27,7 +27,7 @@ from vllm.dcu.verify.rungs.children import ModelRun
 from vllm.dcu.verify.rungs.endtoend import Load
 from vllm.dcu.verify.rungs.stage import ModelPlan, Stage, subject_of
 
-BUILT_IN = "llmm1-gfx936-bf16-n1-m34816-k5120"
+BUILT_IN = MISSION.id
 BINDING = Binding("", "gfx936", Toolchain("2.10.0", "6.2.0", "0.18.1"), "", "", "", "", "", simulated="a test on the CPU")
 M, K = 64, 512
 

@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from vllm.dcu import env
 from vllm.dcu.env import EnvError, Mode, Switches, parse_capabilities, parse_switch, read_switches
+from vllm.dcu.records.catalog import MISSION
 
-ID = "llmm1-gfx936-bf16-n1-m34816-k5120"
+ID = MISSION.id
 
 
 @pytest.mark.parametrize("value", ["1", "true", "on", "yes", " 1 ", "TRUE", "Yes", "\tON\n"])

@@ -17,7 +17,7 @@ from vllm.dcu.arch import is_dcu_arch
 from vllm.dcu.dispatch.context import Context, assumed_context, observe_context
 from vllm.dcu.dispatch.reasons import Reason
 from vllm.dcu.dispatch.rules import Call, call_reasons, candidates, choose, standing_reasons, toolchain_phrases
-from vllm.dcu.records.catalog import CATALOG
+from vllm.dcu.records.catalog import CATALOG, MISSION
 from vllm.dcu.records.record import Record, Toolchain, Verdict
 
 __all__ = ["Candidate", "Explanation", "as_json", "as_text", "context_for", "explain", "main"]
@@ -74,7 +74,7 @@ def context_for(arch: str | None, toolchain: Toolchain | None = None) -> Context
     """The assumed context of `arch`, or this process's own where `arch` is None (None: upstream's function runs as it is)."""
     if arch is None:
         return observe_context()
-    return assumed_context(arch, next(r for r in CATALOG if r.verdict is Verdict.OPEN), toolchain)
+    return assumed_context(arch, MISSION, toolchain)
 
 
 def as_json(found: Explanation) -> dict[str, Any]:

@@ -1,33 +1,39 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a code object says of its kernels: wave size, LDS, scratch.  Standard library only.
+"""What a code object says of its kernels, and the rules for LLMM1's: 64 lanes, its LDS, no scratch.  Needs msgspec, as vLLM does.
 
 A HIP code object is an ELF file with a note of type NT_AMDGPU_METADATA (32), owner "AMDGPU", whose content is MessagePack
-(LLVM's AMDGPUUsage, "Code Object V3 and Above Metadata"). Only what such a note may hold is read; anything else is an error.
+(LLVM's AMDGPUUsage, "Code Object V3 and Above Metadata").
 """
 
 import struct
-from dataclasses import dataclass
-from typing import Any
 
-__all__ = ["KernelNote", "NoteError", "kernel_notes"]
+import msgspec
+from vllm.dcu.arch import WAVEFRONT_SIZE
+
+__all__ = ["KernelNote", "NoteError", "kernel_notes", "wave_faults"]
 
 _NT_AMDGPU_METADATA = 32
 _PT_NOTE = 4
-_MAX_DEPTH = 16
+_FLOAT = 4
 
 
 class NoteError(ValueError):
     """The code object has no metadata that can be read."""
 
 
-@dataclass(frozen=True)
-class KernelNote:
-    """One kernel: its mangled name, lanes a wave, bytes of static LDS, and bytes of scratch per work item."""
+class KernelNote(msgspec.Struct, frozen=True):
+    """One kernel: its mangled name, lanes a wave, bytes of static LDS, bytes of scratch per work item, and spilled registers."""
 
-    name: str
-    wavefront: int
-    lds: int
-    scratch: int
+    name: str = msgspec.field(name=".name")
+    wavefront: int = msgspec.field(name=".wavefront_size")
+    lds: int = msgspec.field(name=".group_segment_fixed_size")
+    scratch: int = msgspec.field(name=".private_segment_fixed_size")
+    vgpr_spills: int = msgspec.field(name=".vgpr_spill_count", default=0)
+    sgpr_spills: int = msgspec.field(name=".sgpr_spill_count", default=0)
+
+
+class _Metadata(msgspec.Struct):
+    kernels: tuple[KernelNote, ...] = msgspec.field(name="amdhsa.kernels", default=())  # a unit without kernels has none
 
 
 def kernel_notes(elf: bytes) -> tuple[KernelNote, ...]:
@@ -37,20 +43,25 @@ def kernel_notes(elf: bytes) -> tuple[KernelNote, ...]:
         NoteError: it is no 64-bit little-endian ELF, or its metadata is missing or damaged.
     """
     try:
-        data = _unpack(_metadata(elf))
-        return tuple(
-            KernelNote(
-                name=str(kernel[".name"]),
-                wavefront=int(kernel[".wavefront_size"]),
-                lds=int(kernel[".group_segment_fixed_size"]),
-                scratch=int(kernel[".private_segment_fixed_size"]),
-            )
-            for kernel in data["amdhsa.kernels"]
-        )
-    except NoteError:
-        raise
-    except (struct.error, KeyError, TypeError, ValueError, IndexError, UnicodeDecodeError) as error:
+        return msgspec.msgpack.decode(_metadata(elf), type=_Metadata).kernels
+    except (struct.error, msgspec.MsgspecError, RecursionError) as error:
         raise NoteError(f"the code object's metadata is damaged ({type(error).__name__}: {error})") from None
+
+
+def wave_faults(kernel: KernelNote, rows: int | None) -> list[str]:
+    """Why `kernel` is not LLMM1 for `rows` rows a block at 64 lanes, one sentence a fault; None: not LLMM1's, only its lanes are judged.
+
+    LDS of rows x WARP_SIZE floats is the one trace in an object of the wave size that its source believed in.
+    """
+    faults = []
+    if kernel.wavefront != WAVEFRONT_SIZE:
+        faults.append(f"{kernel.name} was compiled for {kernel.wavefront} lanes, not {WAVEFRONT_SIZE}")
+    if rows is not None and kernel.lds != rows * WAVEFRONT_SIZE * _FLOAT:
+        faults.append(
+            f"{kernel.name} has {kernel.lds} bytes of LDS, not {rows} x {WAVEFRONT_SIZE} x {_FLOAT}: "
+            f"its source believed in {kernel.lds // (rows * _FLOAT)} lanes"
+        )
+    return faults
 
 
 def _metadata(elf: bytes) -> bytes:
@@ -75,70 +86,3 @@ def _note(segment: bytes) -> bytes | None:
             return segment[content_at : content_at + size]
         position = content_at + (size + 3) // 4 * 4
     return None
-
-
-def _unpack(data: bytes) -> Any:
-    value, _ = _item(data, 0, 0)
-    return value
-
-
-def _item(data: bytes, at: int, depth: int) -> tuple[Any, int]:
-    """One MessagePack value at `at`, and where the next begins."""
-    if depth > _MAX_DEPTH:
-        raise NoteError("the code object's metadata is nested too deep")
-    tag = data[at]
-    if tag < 0x80:
-        return tag, at + 1
-    if tag >= 0xE0:
-        return tag - 256, at + 1
-    if tag < 0x90:
-        return _map(data, at + 1, tag & 0x0F, depth)
-    if tag < 0xA0:
-        return _array(data, at + 1, tag & 0x0F, depth)
-    if tag < 0xC0:
-        return _text(data, at + 1, tag & 0x1F)
-    if tag in (0xC0, 0xC2, 0xC3):
-        return {0xC0: None, 0xC2: False, 0xC3: True}[tag], at + 1
-    if tag in _NUMBERS:
-        form = _NUMBERS[tag]
-        return struct.unpack_from(form, data, at + 1)[0], at + 1 + struct.calcsize(form)
-    if tag in _LENGTHS:
-        form, read = _LENGTHS[tag]
-        (length,) = struct.unpack_from(form, data, at + 1)
-        begin = at + 1 + struct.calcsize(form)
-        return _text(data, begin, length) if read == "text" else (_map if read == "map" else _array)(data, begin, length, depth)
-    raise NoteError(f"the code object's metadata holds a value of unknown kind 0x{tag:02x}")
-
-
-_NUMBERS = {0xCC: ">B", 0xCD: ">H", 0xCE: ">I", 0xCF: ">Q", 0xD0: ">b", 0xD1: ">h", 0xD2: ">i", 0xD3: ">q"}
-_LENGTHS = {
-    0xD9: (">B", "text"),
-    0xDA: (">H", "text"),
-    0xDB: (">I", "text"),
-    0xDC: (">H", "array"),
-    0xDD: (">I", "array"),
-    0xDE: (">H", "map"),
-    0xDF: (">I", "map"),
-}
-
-
-def _text(data: bytes, at: int, length: int) -> tuple[str, int]:
-    if at + length > len(data):
-        raise NoteError("the code object's metadata ends inside a string")
-    return data[at : at + length].decode(), at + length
-
-
-def _array(data: bytes, at: int, length: int, depth: int) -> tuple[list[Any], int]:
-    items = []
-    for _ in range(length):
-        value, at = _item(data, at, depth + 1)
-        items.append(value)
-    return items, at
-
-
-def _map(data: bytes, at: int, length: int, depth: int) -> tuple[dict[Any, Any], int]:
-    found = {}
-    for _ in range(length):
-        key, at = _item(data, at, depth + 1)
-        found[key], at = _item(data, at, depth + 1)
-    return found, at

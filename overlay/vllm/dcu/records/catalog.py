@@ -9,7 +9,7 @@ shapes say what is plausible and open nothing: those shapes stand here as negati
 from vllm.dcu.records.kernels import LLMM1
 from vllm.dcu.records.record import Contract, Evidence, Record, RecordError, Semantics, Target, Toolchain, Verdict
 
-__all__ = ["CATALOG", "check_catalog", "records_by_id"]
+__all__ = ["CATALOG", "MISSION", "check_catalog", "records_by_id"]
 
 _REPORT_TOOLCHAIN = "Python 3.10, PyTorch 2.10, HIP 6.2.0, vLLM 0.18.1"
 _REPORT_DEVICE = "one Hygon DCU, gfx936"
@@ -99,49 +99,50 @@ _WVSPLITK_WHY = (
     "empty shell that aborts; at N=1 wrong numbers were reported"
 )
 
-CATALOG: tuple[Record, ...] = (
-    Record(
-        id="llmm1-gfx936-bf16-n1-m34816-k5120",
-        kernel="LLMM1",
-        verdict=Verdict.OPEN,
-        target=_GFX936,
-        contract=Contract(
-            dtype="bfloat16",
-            n=1,
-            m=34816,
-            k=5120,
-            alignment=16,
-            args={"rows_per_block": 4},
-            instructions="no v_dot2c*, no v_mfma*; 1024 bytes of LDS at wavefront 64; no scratch",
-        ),
-        semantics=_SEMANTICS,
-        evidence=(
-            _report("service", "cold start of `vllm serve` with the capability open"),
-            _report("service", "health check of that server"),
-            _report("service", "one short request answered by that server"),
-            _rehearsed(
-                "kernel", "the kernel's own text agrees with float64 up to K=4096, and is refused at K=5120 on 32 lanes", *_GPU_REPORT
-            ),
-            _rehearsed("graph", "opcheck, fullgraph with dynamic N, capture; the kernel seen in each of 5 replays", *_GPU_REPORT),
-            _rehearsed(
-                "kernel",
-                "the kernel's own text and its gfx906 object, run at wavefront 64, agree bit for bit and with float64 (3.1e-3, norm-wise)",
-                "docs/llmm1-numerics.md",
-                "CPU, emulated wavefront 64: not gfx936",
-                "clang 19, HIP 6.4 headers",
-            ),
-            _rehearsed(
-                "service",
-                "vllm serve with a simulated gfx936: hits = layers x (T - 1), eager and compiled; off is F.linear digit for digit",
-                "docs/rehearsal.md",
-                "CPU, simulated gfx936",
-                "PyTorch 2.10.0, vLLM 0.18.1",
-            ),
-        ),
-        fallback="F.linear",
-        why="Qwen3.5-27B's MLP gate/up projection at decode",
-        revisit="when the device, PyTorch, HIP or vLLM differs from the target",
+MISSION = Record(
+    id="llmm1-gfx936-bf16-n1-m34816-k5120",
+    kernel="LLMM1",
+    verdict=Verdict.OPEN,
+    target=_GFX936,
+    contract=Contract(
+        dtype="bfloat16",
+        n=1,
+        m=34816,
+        k=5120,
+        alignment=16,
+        args={"rows_per_block": 4},
+        instructions="no v_dot2c*, no v_mfma*; 1024 bytes of LDS at wavefront 64; no scratch",
     ),
+    semantics=_SEMANTICS,
+    evidence=(
+        _report("service", "cold start of `vllm serve` with the capability open"),
+        _report("service", "health check of that server"),
+        _report("service", "one short request answered by that server"),
+        _rehearsed("kernel", "the kernel's own text agrees with float64 up to K=4096, and is refused at K=5120 on 32 lanes", *_GPU_REPORT),
+        _rehearsed("graph", "opcheck, fullgraph with dynamic N, capture; the kernel seen in each of 5 replays", *_GPU_REPORT),
+        _rehearsed(
+            "kernel",
+            "the kernel's own text and its gfx906 object, run at wavefront 64, agree bit for bit and with float64 (3.1e-3, norm-wise)",
+            "docs/llmm1-numerics.md",
+            "CPU, emulated wavefront 64: not gfx936",
+            "clang 19, HIP 6.4 headers",
+        ),
+        _rehearsed(
+            "service",
+            "vllm serve with a simulated gfx936: hits = layers x (T - 1), eager and compiled; off is F.linear digit for digit",
+            "docs/rehearsal.md",
+            "CPU, simulated gfx936",
+            "PyTorch 2.10.0, vLLM 0.18.1",
+        ),
+    ),
+    fallback="F.linear",
+    why="Qwen3.5-27B's MLP gate/up projection at decode",
+    revisit="when the device, PyTorch, HIP or vLLM differs from the target",
+)
+"""The one positive record: what a command is about where it is told no other."""
+
+CATALOG: tuple[Record, ...] = (
+    MISSION,
     _negative(
         "llmm1-gfx936-bf16-n1-m5120-k17408",
         "LLMM1",

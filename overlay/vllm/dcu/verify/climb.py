@@ -8,7 +8,7 @@ from pathlib import Path
 
 from vllm.dcu.evidence.binding import Binding
 from vllm.dcu.evidence.ladder import Climb, Figure, Measure, Outcome, Result, Rung, Trial, not_run
-from vllm.dcu.evidence.store import Entry, add
+from vllm.dcu.evidence.store import RUNG_IDS, Entry, add
 from vllm.dcu.records.catalog import records_by_id
 from vllm.dcu.records.record import Evidence, Record, Target, Verdict
 from vllm.dcu.verify.rungs import build, endtoend, model
@@ -17,8 +17,6 @@ from vllm.dcu.verify.rungs.endtoend import Load
 from vllm.dcu.verify.rungs.stage import Stage, Subject
 
 __all__ = ["make_record", "rungs_of"]
-
-_ONLY_HERE = "any other device, toolchain, build or shape; "
 
 
 def rungs_of(stage: Stage, folder: Path, load: Load) -> tuple[Rung, ...]:
@@ -52,27 +50,21 @@ def rungs_of(stage: Stage, folder: Path, load: Load) -> tuple[Rung, ...]:
 
         return prepare
 
+    def rung(ident: str, title: str, border: str, run: Callable[[Trial], Result], *needs: str) -> Rung:
+        return Rung(ident, title, RUNG_IDS[ident], f"any other device, toolchain, build or shape; {border}", run, needs)
+
     return (
-        Rung("V0", "the build that runs", "", _ONLY_HERE + "that anything of it works", lambda t: build.build_that_runs(stage, t)),
-        Rung("V1", "the code object", "code-object", _ONLY_HERE + "that the code is right", lambda t: build.code_object(stage, t)),
-        Rung("V2", "the kernel against float64", "kernel", _ONLY_HERE + "that a model calls it, or what it gains", numbers),
-        Rung("V2S", "the kernel's time against F.linear", "kernel", _ONLY_HERE + "any gain of a served model", speed, ("V2",)),
-        Rung(
-            "V3",
-            "the model's own tensors",
-            "tensors",
-            _ONLY_HERE + "other models, prompts and arguments",
-            prepared(tensors),
-            ("V2",),
-        ),
-        Rung("V4", "the hit, by counter and profiler", "dispatch", _ONLY_HERE + "other modes than eager",
-             prepared(with_candidate(model.dispatch_hit)), ("V2",)),
-        Rung("V5", "the server, on and off", "service", _ONLY_HERE + "long runs, many clients, accuracy of the model",
-             prepared(with_candidate(model.service)), ("V2",)),
-        Rung("V6", "compiled and captured", "graph", _ONLY_HERE + "accuracy beyond the tokens of one short request",
-             prepared(with_candidate(model.compile_and_graph)), ("V2",)),
-        Rung("V7", "end to end, on against off", "end-to-end", _ONLY_HERE + "other loads than the one that was driven",
-             prepared(lambda trial: endtoend.end_to_end(stage, trial, folder, load)), ("V2", "V5")),
+        rung("V0", "the build that runs", "that anything of it works", lambda t: build.build_that_runs(stage, t)),
+        rung("V1", "the code object", "that the code is right", lambda t: build.code_object(stage, t)),
+        rung("V2", "the kernel against float64", "that a model calls it, or what it gains", numbers),
+        rung("V2S", "the kernel's time against F.linear", "any gain of a served model", speed, "V2"),
+        rung("V3", "the model's own tensors", "other models, prompts and arguments", prepared(tensors), "V2"),
+        rung("V4", "the hit, by counter and profiler", "other modes than eager", prepared(with_candidate(model.dispatch_hit)), "V2"),
+        rung("V5", "the server, on and off", "long runs, many clients, accuracy of the model", prepared(with_candidate(model.service)), "V2"),
+        rung("V6", "compiled and captured", "accuracy beyond the tokens of one short request",
+             prepared(with_candidate(model.compile_and_graph)), "V2"),
+        rung("V7", "end to end, on against off", "other loads than the one that was driven",
+             prepared(lambda trial: endtoend.end_to_end(stage, trial, folder, load)), "V2", "V5"),
     )  # fmt: skip
 
 

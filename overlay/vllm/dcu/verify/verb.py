@@ -27,7 +27,7 @@ from vllm.dcu.evidence.ladder import Climb, LadderError, Outcome, climb
 from vllm.dcu.evidence.report import ReportError, as_json, compare, load_report, write_report
 from vllm.dcu.evidence.site import State, Status, status_of
 from vllm.dcu.evidence.store import EvidenceError, add, entry_of, forget, read_store
-from vllm.dcu.records.catalog import CATALOG, records_by_id
+from vllm.dcu.records.catalog import CATALOG, MISSION, records_by_id
 from vllm.dcu.records.kernels import KERNELS, broken_limit
 from vllm.dcu.records.record import Contract, Record, Verdict
 from vllm.dcu.verify.climb import make_record, rungs_of
@@ -37,7 +37,6 @@ from vllm.dcu.verify.rungs.stage import ModelPlan, Stage, Subject, subject_of
 
 __all__ = ["main", "parse_shape", "stage_here", "verify"]
 
-_DEFAULT = next(record.id for record in CATALOG if record.verdict is Verdict.OPEN)
 _DTYPES = {"bf16": "bfloat16", "fp16": "float16", "half": "float16"}
 
 
@@ -48,7 +47,7 @@ def _parser() -> argparse.ArgumentParser:
         epilog="exit: 0 every rung that was asked for passed; 1 error; 2 usage; 3 a rung failed; 4 none failed, some did not run; 5 worse than --baseline",
     )
     what = parser.add_mutually_exclusive_group()
-    what.add_argument("--capability", metavar="ID", help=f"a positive record of the catalogue (default: {_DEFAULT})")
+    what.add_argument("--capability", metavar="ID", help=f"a positive record of the catalogue (default: {MISSION.id})")
     what.add_argument("--shape", metavar="M,K[,DTYPE]", help="a weight's shape that no record opens yet")
     what.add_argument("--forget", metavar="ID", help="drop the site's evidence about a capability, and do nothing else")
     parser.add_argument("--kernel", default="LLMM1", choices=sorted(k for k, v in KERNELS.items() if v.dispatchable))
@@ -154,7 +153,7 @@ def _of_the_site(ident: str, store: Path | None) -> Record | None:
 
 def _subject(args: argparse.Namespace, parser: argparse.ArgumentParser, store: Path | None) -> Subject:
     if args.shape is None:
-        record = records_by_id().get(args.capability or _DEFAULT) or _of_the_site(args.capability, store)
+        record = records_by_id().get(args.capability or MISSION.id) or _of_the_site(args.capability, store)
         if record is None or (record.verdict is not Verdict.OPEN and record.id in records_by_id()):
             opened = ", ".join(r.id for r in CATALOG if r.verdict is Verdict.OPEN)
             parser.error(f"{args.capability!r} is no positive record of the catalogue ({opened}); for another shape use --shape M,K")

@@ -10,8 +10,9 @@ from vllm.dcu.ask import survey as verb
 from vllm.dcu.ask.explain import context_for
 from vllm.dcu.ask.model_config import FAMILIES, ModelError, linears, model_dtype
 from vllm.dcu.ask.survey import survey
+from vllm.dcu.records.catalog import MISSION
 
-ID = "llmm1-gfx936-bf16-n1-m34816-k5120"
+ID = MISSION.id
 
 QWEN35_27B = {
     "architectures": ["Qwen3_5ForConditionalGeneration"],

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import msgpack
 from vllm.dcu.device.kernelnotes import KernelNote, NoteError, kernel_notes
 from vllm.dcu.evidence.binding import Binding
 from vllm.dcu.evidence.ladder import Outcome, Result, Trial
@@ -17,29 +18,9 @@ from vllm.dcu.verify.rungs.stage import Stage, subject_of
 from tests.unit.dcu.evidence.evidence_samples import BUILT_IN, records_by_id
 
 
-def packed(value: Any) -> bytes:
-    """MessagePack, as much of it as the metadata uses."""
-    if isinstance(value, dict):
-        return struct.pack(">BH", 0xDE, len(value)) + b"".join(packed(k) + packed(v) for k, v in value.items())
-    if isinstance(value, list):
-        return struct.pack(">BH", 0xDC, len(value)) + b"".join(map(packed, value))
-    if isinstance(value, str):
-        return struct.pack(">BH", 0xDA, len(value)) + value.encode()
-    return struct.pack(">BI", 0xCE, value)
-
-
 def elf(*kernels: KernelNote, owner: bytes = b"AMDGPU\0\0") -> bytes:
     """A code object that holds nothing but its metadata note."""
-    rows = [
-        {
-            ".name": k.name,
-            ".wavefront_size": k.wavefront,
-            ".group_segment_fixed_size": k.lds,
-            ".private_segment_fixed_size": k.scratch,
-        }
-        for k in kernels
-    ]
-    content = packed({"amdhsa.version": [1, 2], "amdhsa.kernels": rows})
+    content = msgpack.encode({"amdhsa.version": [1, 2], "amdhsa.kernels": kernels})
     note = struct.pack("<III", 7, len(content), 32) + owner + content + bytes(-len(content) % 4)
     head = bytearray(64)
     head[:6] = b"\x7fELF\x02\x01"
@@ -83,7 +64,7 @@ def test_every_kernel_of_the_note_is_read() -> None:
         elf(*RIGHT)[:400],
         elf(*RIGHT, owner=b"OTHER\0\0\0"),
         elf(*RIGHT).replace(b".name", b".nome"),
-        elf(*RIGHT).replace(b"\xde", b"\xc1", 1),
+        elf(*RIGHT).replace(b"\x82\xaeamdhsa", b"\xc1\xaeamdhsa"),
     ],
 )
 def test_damaged_metadata_is_an_error(data: bytes) -> None:
@@ -96,7 +77,7 @@ def test_metadata_nested_without_end_is_an_error() -> None:
     for _ in range(40):
         deep = [deep]
     code = elf(*RIGHT)
-    note = packed({"amdhsa.kernels": deep})
+    note = msgpack.encode({"amdhsa.kernels": deep})
     with pytest.raises(NoteError):
         kernel_notes(code[:140] + note + code[140 + len(note) :])
 

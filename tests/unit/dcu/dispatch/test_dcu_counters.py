@@ -15,8 +15,9 @@ import pytest
 from vllm.dcu.ask import counters
 from vllm.dcu.dispatch.counters import OVERFLOW, Tally
 from vllm.dcu.dispatch.countfiles import CELLS, Count, Header, Key, merge, read_folder, read_process, write_merged
+from vllm.dcu.records.catalog import MISSION
 
-ID = "llmm1-gfx936-bf16-n1-m34816-k5120"
+ID = MISSION.id
 HEADER = Header(arch="gfx936", simulated="unit test", open=(ID,))
 HIT = Key("hit", "bfloat16", 34816, 5120, ID, None, "1")
 MISS = Key("miss", "bfloat16", 34816, 5120, ID, "rows", "any")

@@ -10,11 +10,11 @@ from vllm.dcu.dispatch.context import Context, NativeOp, assumed_context
 from vllm.dcu.dispatch.reasons import CALL_REASONS, STANDING_REASONS, Reason, as_markdown
 from vllm.dcu.dispatch.rules import Call, call_reasons, candidates, choose, standing_reasons, unknown_capabilities
 from vllm.dcu.env import Mode, Switches
-from vllm.dcu.records.catalog import CATALOG, records_by_id
+from vllm.dcu.records.catalog import CATALOG, MISSION, records_by_id
 from vllm.dcu.records.kernels import LLMM1
 from vllm.dcu.records.record import Toolchain
 
-FIRST = records_by_id()["llmm1-gfx936-bf16-n1-m34816-k5120"]
+FIRST = MISSION
 DOWN = records_by_id()["llmm1-gfx936-bf16-n1-m5120-k17408"]
 OPEN = Context(
     arch="gfx936",

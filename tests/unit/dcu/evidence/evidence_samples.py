@@ -10,11 +10,12 @@ from vllm.dcu.evidence.binding import Binding
 from vllm.dcu.evidence.ladder import Result, failed, passed
 from vllm.dcu.evidence.site import Site, judge
 from vllm.dcu.evidence.store import RUNG_IDS, Entry
+from vllm.dcu.records.catalog import MISSION
 from vllm.dcu.records.catalog import records_by_id as records_by_id
 from vllm.dcu.records.kernels import LLMM1
 from vllm.dcu.records.record import Contract, Evidence, Record, Toolchain, Verdict
 
-BUILT_IN = "llmm1-gfx936-bf16-n1-m34816-k5120"
+BUILT_IN = MISSION.id
 SITE = "site-llmm1-gfx936-bfloat16-n1-m14336-k5120"
 DATE = "2026-11-30T08:00:00Z"
 

@@ -6,7 +6,9 @@ from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
+from vllm.dcu.device.kernelnotes import KernelNote
 
 from scripts.audit.configure import Bench, Command, Configured
 from scripts.audit.layers import (
@@ -17,15 +19,15 @@ from scripts.audit.layers import (
     identical_files_faults,
     routing_faults,
 )
-from scripts.audit.objects import LLMM1_KERNELS, DeviceCode, Kernel, llmm1_faults, split_faults
+from scripts.audit.objects import LLMM1_KERNELS, DeviceCode, llmm1_faults, split_faults
 from scripts.audit.toolchain import Toolchain
 from scripts.common.programs import cmake_error
 
 GOOD = DeviceCode(
-    0, "gfx906", tuple(Kernel(name, 64, rows * 256, 52 if rows == 16 else 0, 24 if rows == 16 else 0) for name, rows in LLMM1_KERNELS.items()),
+    0, "gfx906", tuple(KernelNote(name, 64, rows * 256, 52 if rows == 16 else 0, 24 if rows == 16 else 0) for name, rows in LLMM1_KERNELS.items()),
     Counter({"v_fmac_f32_e32": 64, "s_endpgm": 8}),
 )  # fmt: skip
-OTHER = DeviceCode(1, "gfx90a", (Kernel("wvSplitK_hf_", 64, 65536, 0, 0),), Counter({"v_dot2c_f32_f16_e32": 3120}))
+OTHER = DeviceCode(1, "gfx90a", (KernelNote("wvSplitK_hf_", 64, 65536, 0, 0),), Counter({"v_dot2c_f32_f16_e32": 3120}))
 
 
 def command(unit: str, archs: str = "", target: str = "_rocm_C", extra: tuple[str, ...] = ()) -> Command:
@@ -73,21 +75,21 @@ def test_llmm1_alone_is_accepted() -> None:
 
 def with_kernel(index: int, **changes: int) -> DeviceCode:
     kernels = list(GOOD.kernels)
-    kernels[index] = replace(kernels[index], **changes)
+    kernels[index] = msgspec.structs.replace(kernels[index], **changes)
     return replace(GOOD, kernels=tuple(kernels))
 
 
 @pytest.mark.parametrize(
     ("planted", "says"),
     [
-        (replace(GOOD, kernels=(*GOOD.kernels, Kernel("wvSplitK_hf_sml_", 64, 0, 0, 0))), "wvSplitK_hf_sml_ is not LLMM1's"),
+        (replace(GOOD, kernels=(*GOOD.kernels, KernelNote("wvSplitK_hf_sml_", 64, 0, 0, 0))), "wvSplitK_hf_sml_ is not LLMM1's"),
         (replace(GOOD, kernels=(*GOOD.kernels, GOOD.kernels[0])), "is there 2 times"),
         (replace(GOOD, kernels=GOOD.kernels[1:]), "is missing"),
         (replace(GOOD, instructions=GOOD.instructions + Counter({"v_dot2c_f32_f16_e32": 1})), "v_dot2c_f32_f16_e32 occurs 1"),
         (replace(GOOD, instructions=GOOD.instructions + Counter({"v_mfma_f32_32x32x8f16": 2})), "v_mfma_f32_32x32x8f16 occurs 2"),
         (replace(GOOD, instructions=GOOD.instructions + Counter({"s_trap": 1})), "s_trap occurs 1"),
-        (with_kernel(1, wavefront=32), "wavefront 32"),
-        (with_kernel(1, lds=512), "believed in a wavefront of 32"),
+        (with_kernel(1, wavefront=32), "compiled for 32 lanes"),
+        (with_kernel(1, lds=512), "believed in 32 lanes"),
         (with_kernel(1, scratch=16), "16 bytes of scratch"),
     ],
 )

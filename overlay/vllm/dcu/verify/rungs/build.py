@@ -4,12 +4,12 @@
 import importlib.util
 import json
 import struct
-from dataclasses import asdict
 from pathlib import Path
 
+import msgspec
 from vllm.dcu.arch import WAVEFRONT_SIZE, base_arch
 from vllm.dcu.device.codeobjects import MAGIC, CodeObject, CodeObjectError, code_object_targets, code_objects
-from vllm.dcu.device.kernelnotes import KernelNote, NoteError, kernel_notes
+from vllm.dcu.device.kernelnotes import KernelNote, NoteError, kernel_notes, wave_faults
 from vllm.dcu.evidence.ladder import Figure, Result, Trial, failed, not_run, passed
 from vllm.dcu.manifest import examine
 from vllm.dcu.verify.rungs.stage import Stage
@@ -17,7 +17,6 @@ from vllm.dcu.verify.rungs.stage import Stage
 __all__ = ["build_that_runs", "code_object"]
 
 _KERNEL = "LLGemm1_kernel"
-_FLOAT = 4
 
 
 def build_that_runs(stage: Stage, trial: Trial) -> Result:
@@ -80,7 +79,7 @@ def _kernels(stage: Stage, trial: Trial, library: Path, found: list[CodeObject],
                 notes += kernel_notes(file.read(entry.size))
             except NoteError as error:
                 return failed(f"a code object of {library.name} cannot be read: {error}", figures)
-    trial.keep("kernels.json", json.dumps([asdict(note) for note in notes], indent=1) + "\n")
+    trial.keep("kernels.json", json.dumps([msgspec.structs.asdict(note) for note in notes], indent=1) + "\n")
     kernels = [note for note in notes if _KERNEL in note.name]
     figures |= {"kernels": len(notes), f"{_KERNEL} kernels": len(kernels)}
     if not kernels:
@@ -90,21 +89,13 @@ def _kernels(stage: Stage, trial: Trial, library: Path, found: list[CodeObject],
 
 def _resources(stage: Stage, kernels: list[KernelNote], figures: dict[str, Figure]) -> Result:
     rows = stage.subject.contract.args.get("rows_per_block", 4)
-    expected = rows * WAVEFRONT_SIZE * _FLOAT
     # By the template argument: a 32-wide build has the same set of LDS sizes, one kernel further up.
     mine = [note for note in kernels if f"Li{rows}EE" in note.name]
     figures |= {"wavefront": kernels[0].wavefront, "LDS bytes": ", ".join(str(lds) for lds in sorted({n.lds for n in mine}))}
     if not mine:
         return failed(f"no {_KERNEL} for {rows} rows a block", figures)
-    if narrow := [note for note in kernels if note.wavefront != WAVEFRONT_SIZE]:
-        return failed(f"{narrow[0].name} was compiled for {narrow[0].wavefront} lanes, not {WAVEFRONT_SIZE}", figures)
-    if odd := [note for note in mine if note.lds != expected]:
-        # rows x WARP_SIZE x 4: the one trace in the object of the wave size that the source believed in.
-        believed = odd[0].lds // (rows * _FLOAT)
-        return failed(
-            f"{odd[0].name} has {odd[0].lds} bytes of LDS, not {expected}: its source believed in {believed} lanes, not {WAVEFRONT_SIZE}",
-            figures,
-        )
+    if faults := [fault for note in kernels for fault in wave_faults(note, rows if note in mine else None)]:
+        return failed(faults[0], figures)
     if spilled := [note for note in mine if note.scratch]:
         return failed(f"{spilled[0].name} spills {spilled[0].scratch} bytes to scratch", figures)
     if stage.wavefront is not None and stage.wavefront != WAVEFRONT_SIZE:
