@@ -15,9 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from vllm.dcu.verify.server import Server
+
 from scripts.common import errors
 from scripts.rehearsal.records import Answer, Counts, Phase, answer_of, read_counts
-from scripts.serving.server import Server
 
 __all__ = ["Folders", "end_by_kill", "end_by_sigterm", "features", "probe"]
 

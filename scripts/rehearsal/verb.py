@@ -137,7 +137,7 @@ def play(scene: Scene, python: Path, kernel: Path | None) -> Run:
         ending = (drive.end_by_kill if scene.killed else drive.end_by_sigterm)(server, folders)
     return Run(
         scene.name, scene.variant, scene.model, KINDS[scene.model].layers, "compiled" if scene.compiled else "eager",
-        version, round(server.start_seconds, 1), tuple(phases), ending,
+        version, server.start_seconds, tuple(phases), ending,
     )  # fmt: skip
 
 

@@ -7,19 +7,16 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import http.client
 import json
 import os
-import signal
-import socket
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from vllm.dcu.verify.server import Server, ServerError, running
 
 from scripts.common import errors
 from scripts.common.files import new_folder, sha256_of
@@ -29,119 +26,11 @@ from scripts.serving.ready import ready_python
 from scripts.upstream.releases import read_pin
 from scripts.wheel.version import wheel_version
 
-__all__ = ["Server", "model_folder", "server_environment", "serving"]
+__all__ = ["model_folder", "server_environment", "serving"]
 
 _NAME = "made-here"
 _START_SECONDS = 420.0  # a cold start with torch.compile on a busy 2-core machine took 150
 _STOP_SECONDS = 60.0
-
-
-@dataclass(frozen=True)
-class Server:
-    """A running server.
-
-    Attributes:
-        port: on 127.0.0.1.
-        process: the API server; engine processes are its children, in its process group.
-        log: file with everything they wrote.
-        start_seconds: from the command to the first healthy answer.
-    """
-
-    port: int
-    process: subprocess.Popen[bytes]
-    log: Path
-    start_seconds: float
-
-    def request(self, path: str, body: Mapping[str, Any] | None = None, seconds: float = 300.0) -> tuple[int, bytes]:
-        """One HTTP exchange: GET, or POST where there is a body. Returns status and content."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=seconds)
-        try:
-            if body is None:
-                connection.request("GET", path)
-            else:
-                connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
-            answer = connection.getresponse()
-            return answer.status, answer.read()
-        finally:
-            connection.close()
-
-    def json(self, path: str, body: Mapping[str, Any] | None = None, seconds: float = 300.0) -> dict[str, Any]:
-        """The JSON object that a request answers with.
-
-        Raises:
-            errors.CheckFailed: another status than 200.
-        """
-        status, content = self.request(path, body, seconds)
-        if status != 200:
-            raise errors.CheckFailed(
-                f"{path} answered {status}: {content[:300].decode(errors='replace')}",
-                "the server is expected to answer this",
-                f"read {shown(self.log)}",
-            )
-        found: dict[str, Any] = json.loads(content)
-        return found
-
-    def complete(self, prompt: str | list[str], tokens: int, **more: Any) -> dict[str, Any]:
-        """A greedy completion of exactly `tokens` tokens a prompt."""
-        body = {"model": _NAME, "prompt": prompt, "max_tokens": tokens, "temperature": 0, "ignore_eos": True, **more}
-        return self.json("/v1/completions", body)
-
-    def stream(self, prompt: str, tokens: int, **more: Any) -> list[dict[str, Any]]:
-        """The events of a streamed completion, in order.
-
-        Raises:
-            errors.CheckFailed: another status than 200, or the stream does not end with [DONE].
-        """
-        body = {"model": _NAME, "prompt": prompt, "max_tokens": tokens, "temperature": 0, "ignore_eos": True, **more}
-        status, content = self.request("/v1/completions", {**body, "stream": True})
-        lines = [line.removeprefix("data: ") for line in content.decode().splitlines() if line.startswith("data: ")]
-        if status != 200 or not lines or lines[-1] != "[DONE]":
-            raise errors.CheckFailed(
-                f"the stream answered {status} and ended with {lines[-1:]}", "a whole stream ends with [DONE]",
-                f"read {shown(self.log)}",
-            )  # fmt: skip
-        return [json.loads(line) for line in lines[:-1]]
-
-    def children(self) -> list[int]:
-        """Process ids of the server's living descendants, the engine core among them."""
-        return [pid for pid, group in _process_groups() if group == self.process.pid and pid != self.process.pid]
-
-    def stop(self) -> int:
-        """SIGTERM, as an operator does; returns the exit code. The whole group is gone afterwards.
-
-        Raises:
-            errors.CheckFailed: it did not end by itself.
-        """
-        if self.process.poll() is None:
-            self.process.terminate()
-        try:
-            return self.process.wait(_STOP_SECONDS)
-        except subprocess.TimeoutExpired:
-            raise errors.CheckFailed(
-                f"the server did not end within {_STOP_SECONDS:.0f} s of SIGTERM", "it has to stop when it is told to",
-                f"read {shown(self.log)}",
-            ) from None  # fmt: skip
-        finally:
-            self.kill()
-
-    def kill(self) -> None:
-        """End whatever is left of the group, at once, and return when it is gone."""
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait()
-        deadline = time.monotonic() + 10.0
-        while self.children() and time.monotonic() < deadline:
-            time.sleep(0.02)  # grandchildren: nobody here can wait for them
-
-
-def _process_groups() -> Iterator[tuple[int, int]]:
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            with contextlib.suppress(OSError):
-                # The name, in brackets, may hold anything; the group is the third field after it.
-                fields = (entry / "stat").read_text().rpartition(")")[2].split()
-                if fields[0] != "Z":
-                    yield int(entry.name), int(fields[2])
 
 
 def model_folder(kind: str, python: Path) -> Path:
@@ -196,51 +85,21 @@ def serving(
     """A healthy `vllm serve` of `model`; nothing of it is left when the block ends.
 
     Raises:
-        errors.CheckFailed: it ended, or was not healthy in time; the log's last lines are in the message.
+        errors.CheckFailed: it ended, was not healthy in time, or did not answer as a server does.
     """
-    log.parent.mkdir(parents=True, exist_ok=True)
+    argv = [
+        str(python.parent / "vllm"), "serve", str(model), "--served-model-name", _NAME, "--max-model-len", "512", "--dtype", "bfloat16",
+        "--seed", "0", *arguments,
+    ]  # fmt: skip
     with in_use(f"the server of {shown(log)}"), tempfile.TemporaryDirectory(prefix="gfx936-serve-") as scratch:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
-        argv = [
-            str(python.parent / "vllm"), "serve", str(model), "--host", "127.0.0.1", "--port", str(port),
-            "--served-model-name", _NAME, "--max-model-len", "512", "--dtype", "bfloat16", "--seed", "0", *arguments,
-        ]  # fmt: skip
-        begun = time.monotonic()
-        with log.open("wb") as out:
-            # A session of its own: the engine processes share the group, and one signal ends them all.
-            process = subprocess.Popen(
-                argv, cwd=scratch, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT, start_new_session=True,
-                env=server_environment(python, Path(scratch) / "cache", environment or {}),
-            )  # fmt: skip
-        server = Server(port, process, log, 0.0)
+        env = server_environment(python, Path(scratch) / "cache", environment or {})
         try:
-            _wait_healthy(server, begun)
-            yield Server(port, process, log, time.monotonic() - begun)
-        finally:
-            if process.poll() is None:
-                process.terminate()
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    process.wait(_STOP_SECONDS)
-            server.kill()
-
-
-def _wait_healthy(server: Server, begun: float) -> None:
-    while True:
-        with contextlib.suppress(OSError, http.client.HTTPException):
-            if server.request("/health", seconds=5.0)[0] == 200:
-                return
-        ended = server.process.poll() is not None
-        if ended or time.monotonic() - begun > _START_SECONDS:
-            tail = "\n".join(server.log.read_text(errors="replace").splitlines()[-15:])
+            with running(argv, log, env, cwd=Path(scratch), start=_START_SECONDS, stop=_STOP_SECONDS) as server:
+                yield server
+        except ServerError as error:
             raise errors.CheckFailed(
-                f"the server ended with {server.process.returncode}" if ended else "the server was not healthy in time",
-                f"the last lines of its log are\n{tail}",
-                f"read {shown(server.log)}",
-            )
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            server.process.wait(0.3)
+                str(error), "the server is expected to serve, and to end when it is told to", f"read {shown(log)}"
+            ) from error
 
 
 def first_service(python: Path, log: Path) -> dict[str, Any]:
@@ -258,7 +117,7 @@ def first_service(python: Path, log: Path) -> dict[str, Any]:
         text = whole["choices"][0]["text"]
         streamed = "".join(choice["text"] for event in events for choice in event["choices"])
         return {
-            "start_seconds": round(server.start_seconds, 1),
+            "start_seconds": server.start_seconds,
             "models": [row["id"] for row in models["data"]],
             "version": version["version"],
             "completion_tokens": whole["usage"]["completion_tokens"],

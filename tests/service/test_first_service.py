@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from vllm.dcu.verify.server import Server
 
 from scripts.common import errors
 from scripts.serving.ready import ready_python
-from scripts.serving.server import Server, first_service, model_folder, serving, wrong
+from scripts.serving.server import first_service, model_folder, serving, wrong
 from scripts.upstream.releases import read_pin
 from scripts.wheel.version import wheel_version
 

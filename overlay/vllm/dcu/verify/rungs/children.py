@@ -4,30 +4,22 @@
 Each child sees only this climb's own evidence: what the store says about earlier climbs decides nothing in it.
 """
 
-import contextlib
-import http.client
 import json
 import os
-import signal
-import socket
 import subprocess
-import time
-from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from vllm.dcu.dispatch.countfiles import merge, read_folder
 from vllm.dcu.env import CAPABILITIES, EVIDENCE, SIGNATURES, STATS_DIR
 from vllm.dcu.verify.rungs.stage import ModelPlan, Stage
+from vllm.dcu.verify.server import Server, last_line, running
 
-__all__ = ["CANDIDATE", "ChildError", "ModelRun", "Server", "environment", "hits_in", "model_run", "serving"]
+__all__ = ["CANDIDATE", "ChildError", "ModelRun", "environment", "hits_in", "model_run", "serving"]
 
 CANDIDATE = "candidate.json"
 """The evidence file of the climb itself, in its folder: what its children read instead of the site's."""
-
-_START_SECONDS = 1800.0
-_STOP_SECONDS = 120.0
 
 
 class ChildError(RuntimeError):
@@ -103,109 +95,16 @@ def model_run(stage: Stage, folder: Path, mode: str) -> tuple[ModelRun, Path]:
         with (home / "log.txt").open("wb") as log:
             done = subprocess.run(argv, env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, check=False)
         if done.returncode or not result.is_file():
-            raise ChildError(f"the {mode} run of the model ended with {done.returncode}: {_last_line(home / 'log.txt')}")
+            raise ChildError(f"the {mode} run of the model ended with {done.returncode}: {last_line(home / 'log.txt')}")
     data = json.loads(result.read_text(encoding="utf-8"))
     return ModelRun(tuple(data["tokens"]), data["hits"], data["kernels"], data["device_events"], data["seconds"]), home
 
 
-def _last_line(log: Path) -> str:
-    lines = [line.strip() for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
-    errors = [line for line in lines if "Error" in line]
-    return f"{(errors or lines or ['it wrote nothing'])[-1]} (see {log})"
-
-
-@dataclass(frozen=True)
-class Server:
-    """A healthy server: its port on 127.0.0.1, its process (the leader of its group), and how long its cold start took."""
-
-    port: int
-    process: "subprocess.Popen[bytes]"
-    start_seconds: float
-    log: Path
-
-    def request(self, path: str, body: Mapping[str, Any] | None = None, seconds: float = 600.0) -> tuple[int, bytes]:
-        """One HTTP exchange: GET, or POST where there is a body. Returns status and content."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=seconds)
-        try:
-            if body is None:
-                connection.request("GET", path)
-            else:
-                connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
-            answer = connection.getresponse()
-            return answer.status, answer.read()
-        finally:
-            connection.close()
-
-    def complete(self, model: str, tokens: int) -> Mapping[str, Any]:
-        """A greedy completion of exactly `tokens` tokens.
-
-        Raises:
-            ChildError: the server answers with another status than 200.
-        """
-        body = {"model": model, "prompt": "The first service of this device", "max_tokens": tokens, "temperature": 0, "ignore_eos": True}
-        status, content = self.request("/v1/completions", body)
-        if status != 200:
-            raise ChildError(f"a short request was answered with {status}: {content[:200].decode(errors='replace')} (see {self.log})")
-        answer: dict[str, Any] = json.loads(content)
-        return answer
-
-    def stop(self) -> int:
-        """End it as an operator does and return its exit code.
-
-        Raises:
-            ChildError: it does not end.
-        """
-        self.process.terminate()
-        try:
-            return self.process.wait(_STOP_SECONDS)
-        except subprocess.TimeoutExpired:
-            raise ChildError(f"the server did not end within {_STOP_SECONDS:.0f} s of SIGTERM (see {self.log})") from None
-
-
-@contextlib.contextmanager
-def serving(stage: Stage, plan: ModelPlan, folder: Path, log: Path, on: bool, stats: Path) -> Iterator[Server]:
+def serving(stage: Stage, plan: ModelPlan, folder: Path, log: Path, on: bool, stats: Path) -> AbstractContextManager[Server]:
     """A healthy `vllm serve` with the user's model and arguments; nothing of it is left when the block ends.
 
     Raises:
-        ChildError: it ended, or was not healthy in time.
+        ServerError: it ended, or was not healthy in time.
     """
-    log.parent.mkdir(parents=True, exist_ok=True)
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = int(probe.getsockname()[1])
     argv = [stage.python, "-m", "vllm.entrypoints.cli.main", "serve", plan.model, *plan.arguments]
-    argv += ["--host", "127.0.0.1", "--port", str(port)]
-    begun = time.monotonic()
-    with log.open("wb") as out:
-        process = subprocess.Popen(
-            argv,
-            env=environment(stage, folder, on, stats),
-            stdin=subprocess.DEVNULL,
-            stdout=out,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-    try:
-        _wait_healthy(Server(port, process, 0.0, log), begun)
-        yield Server(port, process, round(time.monotonic() - begun, 1), log)
-    finally:
-        if process.poll() is None:
-            process.terminate()
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(_STOP_SECONDS)
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-
-
-def _wait_healthy(server: Server, begun: float) -> None:
-    while True:
-        with contextlib.suppress(OSError, http.client.HTTPException):
-            if server.request("/health", seconds=5.0)[0] == 200:
-                return
-        if server.process.poll() is not None:
-            raise ChildError(f"the server ended with {server.process.returncode}: {_last_line(server.log)}")
-        if time.monotonic() - begun > _START_SECONDS:
-            raise ChildError(f"the server was not healthy within {_START_SECONDS:.0f} s: {_last_line(server.log)}")
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            server.process.wait(0.3)
+    return running(argv, log, environment(stage, folder, on, stats))

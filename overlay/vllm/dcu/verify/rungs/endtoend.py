@@ -6,6 +6,7 @@ that a machine that warms up or slows down does so for both. What is claimed is 
 do not touch.
 """
 
+import contextlib
 import json
 import os
 import shutil
@@ -15,9 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vllm.dcu.evidence.ladder import Figure, Measure, Result, Trial, failed, not_run, passed
-from vllm.dcu.verify.rungs.children import ChildError, Server, hits_in, serving
+from vllm.dcu.verify.rungs.children import ChildError, hits_in, serving
 from vllm.dcu.verify.rungs.model import missing
 from vllm.dcu.verify.rungs.stage import Stage
+from vllm.dcu.verify.server import Server, processes_of
 
 __all__ = ["Load", "end_to_end", "figures_of", "judge"]
 
@@ -83,18 +85,9 @@ def _leg(stage: Stage, trial: Trial, folder: Path, load: Load, name: str, number
 
 def _bench(stage: Stage, server: Server, load: Load, home: Path, log: Path) -> None:
     assert stage.plan is not None
-    served = json.loads(server.request("/v1/models")[1])["data"][0]["id"]
     argv = [stage.python, "-m", "vllm.entrypoints.cli.main", "bench", "serve", "--backend", "openai"]
-    argv += [
-        "--base-url",
-        f"http://127.0.0.1:{server.port}",
-        "--endpoint",
-        "/v1/completions",
-        "--model",
-        served,
-        "--tokenizer",
-        stage.plan.model,
-    ]
+    argv += ["--base-url", f"http://127.0.0.1:{server.port}", "--endpoint", "/v1/completions"]
+    argv += ["--model", server.model, "--tokenizer", stage.plan.model]
     argv += ["--dataset-name", "random", "--random-input-len", str(load.tokens_in), "--random-output-len", str(load.tokens_out)]
     argv += ["--num-prompts", str(load.prompts), "--max-concurrency", "1", "--ignore-eos", "--seed", "0", "--disable-tqdm"]
     argv += ["--save-result", "--result-dir", str(home), "--result-filename", "bench.json"]
@@ -108,12 +101,9 @@ def _bench(stage: Stage, server: Server, load: Load, home: Path, log: Path) -> N
 def _memory(group: int) -> dict[str, float]:
     """MiB: resident memory of the server's processes, and what the driver says is used on the devices (where it does)."""
     resident = 0
-    for entry in Path("/proc").iterdir():
-        try:
-            if entry.name.isdigit() and os.getpgid(int(entry.name)) == group:
-                resident += int((entry / "statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-        except (OSError, ValueError):
-            continue
+    for pid in processes_of(group):
+        with contextlib.suppress(OSError):  # it ended meanwhile
+            resident += int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     found = {"resident MiB": resident / 2**20}
     used = [int(path.read_text()) for path in sorted(Path("/sys/class/drm").glob("card*/device/mem_info_vram_used"))]
     return found | ({"device MiB": sum(used) / 2**20} if used else {})
