@@ -6,12 +6,14 @@ It is put on PYTHONPATH for a rehearsal, and does something only where GFX936_SI
 * a fake `amdsmi` (after the platform was resolved) names the arch, so that `vllm.platforms.rocm` imports and reads it itself;
 * the three modules that choose a Linear kernel see the CPU platform under ROCm's name;
 * the gate's context: arch and switches are observed by the gate's own code, HIP version and code object are given;
-* `_rocm_C::LLMM1` on the CPU: a stand-in, or the host build of the real kernel source for the first calls.
+* `_rocm_C::LLMM1` on the CPU: a stand-in, or the host build of the real kernel source for the first calls;
+* `_dcu_C::gemv` on the CPU, every variant: a stand-in.
 
 What is real: the routing code of vLLM, the gate, its records, its counters, the custom operator, the server.
 
 Two counts are kept apart from the gate's, one byte a call in files that survive a kill: `calls-PID` for every run of the
-kernel, `rows-PID` with N of every unquantized GEMM of the mission shape. GFX936_SIM_FAULT plants a fault to be found.
+kernel, `rows-PID` with N of every unquantized GEMM of the mission shape; `gemv-PID` has the variant of every run of that kernel.
+GFX936_SIM_FAULT plants a fault to be found; `wrong-variant:3` makes GEMV's variant 3 wrong.
 """
 
 import contextlib
@@ -44,11 +46,11 @@ def register() -> None:
     if not current_platform.is_cpu():
         raise RuntimeError("gfx936_sim is for a CPU test server only")
     sys.modules["amdsmi"] = _fake_amdsmi(arch)
-    for name in ("vllm._C", "vllm._rocm_C"):  # rocm.py imports both; a second _C beside the CPU's would be loaded
+    for name in ("vllm._C", "vllm._rocm_C", "vllm._dcu_C"):  # rocm.py imports two; a second _C beside the CPU's would be loaded
         sys.modules.setdefault(name, types.ModuleType(name))
     import vllm.platforms.rocm as rocm
 
-    _kept.append(_define_kernel())
+    _kept.extend((_define_kernel(), _define_gemv()))
     view = type("Gfx936View", (type(current_platform),), {"_enum": PlatformEnum.ROCM})()
     import vllm.model_executor.layers.linear as linear
     import vllm.model_executor.layers.utils as utils
@@ -98,6 +100,7 @@ def _gate(impl: Callable[..., torch.Tensor], view: Any) -> Callable[..., torch.T
         context,
         toolchain=dataclasses.replace(context.toolchain, hip="6.2.0"),
         code_objects=frozenset({context.arch}),
+        own_code_objects=frozenset({context.arch}),
         simulated=SIMULATED,
     )
     return gate.wrap(impl, context)
@@ -146,6 +149,26 @@ def _define_kernel() -> torch.library.Library:
     return library
 
 
+def _define_gemv() -> torch.library.Library:
+    library = torch.library.Library("_dcu_C", "DEF")
+    library.define("gemv(Tensor weight, Tensor x, int variant) -> Tensor")
+    wrong = os.environ.get("GFX936_SIM_FAULT", "").partition("wrong-variant:")[2]
+
+    def gemv(weight: torch.Tensor, x: torch.Tensor, variant: int) -> torch.Tensor:
+        if x.dim() != 2 or not 1 <= x.shape[0] <= 5 or x.shape[1] != weight.shape[1] or weight.dtype is not x.dtype:
+            raise RuntimeError(f"gemv was given {tuple(weight.shape)}, {tuple(x.shape)}, variant {variant}")
+        if not (weight.is_contiguous() and x.is_contiguous()):
+            raise RuntimeError("gemv was given a tensor that is not contiguous")
+        _note("gemv", variant)
+        out = torch.nn.functional.linear(x, weight)
+        if str(variant) == wrong:
+            out[-1, -1] = -out[-1, -1] - 1
+        return out
+
+    library.impl("gemv", gemv, "CPU")
+    return library
+
+
 def _stand_in(weight: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
     """Four partial sums over K, each rounded to the tensors' type: about as inexact as LLMM1, and not `F.linear`'s bits."""
     step = weight.shape[1] // 4
@@ -188,7 +211,7 @@ def _with_fault(gemm: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor
         return torch.nn.functional.linear(x, weight, bias)
 
     faults = {None: gemm, "lost-counts": gemm, "two-rows": two_rows, "never-called": never_called}
-    return faults[fault]
+    return gemm if fault and fault.startswith("wrong-variant:") else faults[fault]
 
 
 def _title() -> str:

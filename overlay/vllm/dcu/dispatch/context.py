@@ -15,10 +15,19 @@ from typing import Any
 from vllm.dcu.arch import base_arch, is_dcu_arch
 from vllm.dcu.env import Switches, evidence_file, read_switches
 from vllm.dcu.evidence.site import NO_SITE, Site, observe_site
-from vllm.dcu.records.kernels import KERNELS
+from vllm.dcu.records.kernels import GEMV, KERNELS, LLMM1, Kernel
 from vllm.dcu.records.record import Record, Toolchain
 
-__all__ = ["Context", "NativeOp", "assumed_context", "native_ops", "observe_context", "running_toolchain"]
+__all__ = [
+    "Context",
+    "NativeOp",
+    "assumed_context",
+    "load_own_kernels",
+    "native_ops",
+    "observe_context",
+    "register_fake_gemv",
+    "running_toolchain",
+]
 
 
 @dataclass(frozen=True)
@@ -38,7 +47,8 @@ class Context:
         device_type: torch's name for it (`cuda` for HIP; simulations on the CPU say `cpu`).
         toolchain: what runs.
         ops: the native operators registered, by `namespace::name`.
-        code_objects: archs the extension holds code for; None when that could not be read.
+        code_objects: archs `vllm._rocm_C` holds code for; None when that could not be read.
+        own_code_objects: the same of `vllm._dcu_C`.
         switches: what the environment asks for.
         simulated: empty on hardware. Otherwise what is simulated, for people to read.
         site: what the site's own evidence means here.
@@ -49,6 +59,7 @@ class Context:
     toolchain: Toolchain
     ops: Mapping[str, NativeOp] = field(default_factory=dict)
     code_objects: frozenset[str] | None = None
+    own_code_objects: frozenset[str] | None = frozenset()
     switches: Switches = field(default_factory=Switches)
     simulated: str = ""
     site: Site = NO_SITE
@@ -57,6 +68,10 @@ class Context:
     def label(self) -> str:
         """The device for people: `gfx936`, or `gfx936, simulated: <what>`."""
         return f"{self.arch}, simulated: {self.simulated}" if self.simulated else self.arch
+
+    def code_for(self, kernel: Kernel) -> frozenset[str] | None:
+        """Archs that the extension of `kernel` holds code for; None when that could not be read."""
+        return self.code_objects if kernel.extension == LLMM1.extension else self.own_code_objects
 
 
 def observe_context() -> Context | None:
@@ -76,12 +91,14 @@ def observe_context() -> Context | None:
     if not is_dcu_arch(arch):
         return None
     toolchain, evidence = running_toolchain(), evidence_file()
+    load_own_kernels()
     return Context(
         arch=base_arch(arch),
         device_type=current_platform.device_type,
         toolchain=toolchain,
         ops=native_ops(),
-        code_objects=_extension_targets(),
+        code_objects=_extension_targets(LLMM1.extension),
+        own_code_objects=_extension_targets(GEMV.extension),
         switches=read_switches(),
         site=observe_site(evidence, base_arch(arch), toolchain) if evidence else NO_SITE,
     )
@@ -102,9 +119,30 @@ def assumed_context(arch: str, record: Record, toolchain: Toolchain | None = Non
         toolchain=toolchain or record.target.toolchain,
         ops={kernel.op: NativeOp(kernel.schema, _never_called)},
         code_objects=frozenset({record.target.arch}),
+        own_code_objects=frozenset({record.target.arch}),
         switches=read_switches(),
         simulated="assumed for this explanation, with the operator, code object and toolchain that the record wants",
     )
+
+
+def load_own_kernels() -> str:
+    """Import `vllm._dcu_C` and give its operator a fake. Returns why it is not there; empty where it is."""
+    try:
+        importlib.import_module(GEMV.extension)
+    except ImportError as error:
+        return str(error)
+    register_fake_gemv()
+    return ""
+
+
+def register_fake_gemv() -> None:
+    """The shape of `_dcu_C::gemv`'s result, (N, M), for tracing: no device code runs. Once for each process."""
+    import torch
+
+    def gemv(weight: Any, x: Any, variant: int) -> Any:
+        return x.new_empty((x.shape[0], weight.shape[0]))
+
+    torch.library.register_fake(GEMV.op, gemv, allow_override=True)
 
 
 def _never_called(*args: object) -> None:
@@ -138,11 +176,11 @@ def native_ops() -> dict[str, NativeOp]:
     return found
 
 
-def _extension_targets() -> frozenset[str] | None:
+def _extension_targets(module: str) -> frozenset[str] | None:
     try:
         from vllm.dcu.device.codeobjects import code_object_targets
 
-        spec = importlib.util.find_spec("vllm._rocm_C")
+        spec = importlib.util.find_spec(module)
         if spec is None or spec.origin is None:
             return frozenset()
         return frozenset(base_arch(target) for target in code_object_targets(Path(spec.origin)))

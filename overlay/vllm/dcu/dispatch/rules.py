@@ -109,9 +109,10 @@ def _build_reasons(record: Record, context: Context) -> list[Reason]:
         reasons.append(Reason.OP_MISSING)
     elif op.schema != kernel.schema:
         reasons.append(Reason.OP_SCHEMA)
-    if context.code_objects is None:
+    code_objects = context.code_for(kernel)
+    if code_objects is None:
         reasons.append(Reason.CODE_OBJECT_UNKNOWN)
-    elif record.target.arch not in context.code_objects:
+    elif record.target.arch not in code_objects:
         reasons.append(Reason.CODE_OBJECT_MISSING)
     return reasons
 

@@ -91,7 +91,7 @@ def _against_float64(x: torch.Tensor, weight: torch.Tensor, out: torch.Tensor) -
 
     exact, size = float64(weight, x)
     # The tolerance for zero-centred data does not apply: a model's activations need not be.
-    found = check(out.reshape(1, -1), exact, size, str(weight.dtype).removeprefix("torch."), weight.shape[1], zero_centred=False)
+    found = check(out.reshape(exact.shape), exact, size, str(weight.dtype).removeprefix("torch."), weight.shape[1], zero_centred=False)
     return found.error if math.isfinite(found.error) else None, found.fault
 
 

@@ -18,7 +18,7 @@ from typing import Annotated
 from vllm.dcu.records.record import Toolchain
 from vllm.dcu.records.typed import Words
 
-__all__ = ["Binding", "differences", "observe_binding"]
+__all__ = ["Binding", "differences", "file_hash", "module_file", "observe_binding"]
 
 _HIP_LIBRARIES = ("libgalaxyhip.so", "libamdhip64.so")
 """The HIP runtime as DTK ships it (with an ABI of its own, hashcat pull request 4758), and as ROCm names it."""
@@ -38,7 +38,7 @@ class Binding:
         hip_runtime: name and hash of the HIP library that is mapped into the process.
         dtk: version of the DTK that this library lies in.
         build: tree id and version of the manifest of the vllm that runs.
-        extension: hash of `vllm._rocm_C`.
+        extension: hash of the module that registers the kernel's operator (`vllm._rocm_C` for LLMM1, `vllm._dcu_C` for GEMV).
         driver: kernel driver and version.
         simulated: empty on a DCU; otherwise what is simulated or stands in, for people to read.
     """
@@ -75,22 +75,24 @@ def differences(then: Binding, now: Binding) -> tuple[str, ...]:
     return tuple(name for name in old if name != "python" and old[name] != new[name])
 
 
-def observe_binding(arch: str, toolchain: Toolchain, simulated: str = "", extension: Path | None = None) -> Binding:
+def observe_binding(
+    arch: str, toolchain: Toolchain, simulated: str = "", extension: Path | None = None, module: str = "vllm._rocm_C"
+) -> Binding:
     """The binding of this process.
 
     Args:
         arch, toolchain, simulated: what the gate's context says.
-        extension: the library that holds the operator; by default `vllm._rocm_C`.
+        extension: the library that holds the operator; by default the file of `module`.
     """
     library = _hip_library()
     return Binding(
         device=_device(),
         arch=arch,
         toolchain=toolchain,
-        hip_runtime=f"{library.name} {_hash(library)}" if library else "",
+        hip_runtime=f"{library.name} {file_hash(library)}" if library else "",
         dtk=_dtk(library),
         build=_build(),
-        extension=_hash(extension or _extension()),
+        extension=file_hash(extension or module_file(module)),
         driver=_driver(),
         simulated=simulated,
     )
@@ -158,15 +160,17 @@ def _build() -> str:
     return f"{manifest.version} {manifest.tree}"
 
 
-def _extension() -> Path | None:
+def module_file(name: str) -> Path | None:
+    """The file of an extension module, which is not imported; None where there is none."""
     try:
-        spec = importlib.util.find_spec("vllm._rocm_C")
+        spec = importlib.util.find_spec(name)
     except (ImportError, ValueError):
         return None
     return Path(spec.origin) if spec is not None and spec.origin else None
 
 
-def _hash(path: Path | None) -> str:
+def file_hash(path: Path | None) -> str:
+    """sha256 of a file; empty where it is missing or cannot be read."""
     if path is None:
         return ""
     digest = hashlib.sha256()

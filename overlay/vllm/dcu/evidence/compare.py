@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """One output of a GEMM against float64: the one comparison of V2, V3 and the benchmark.
 
-The tolerance is stated once, in `vllm.dcu.evidence.numerics` (derived in docs/llmm1-numerics.md). It is norm-wise for zero-centred data: an
+The tolerance is stated once, in `vllm.dcu.evidence.numerics` (derived in docs/llmm1-numerics.md and docs/gemv.md). It is norm-wise for zero-centred data: an
 element of a sum that cancels has no relative error worth the name. Each single output has a bound as well, which holds for any data.
 """
 
 from dataclasses import dataclass
 
 import torch
-from vllm.dcu.evidence.numerics import SMALLEST_NORMAL, ceiling, element_factor
+from vllm.dcu.evidence.numerics import LLMM1, SMALLEST_NORMAL, Sums, ceiling, element_factor
 
 __all__ = ["Check", "check", "float64"]
 
@@ -16,14 +16,14 @@ _ROWS_AT_ONCE = 4096
 
 
 def float64(weight: torch.Tensor, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """(x @ weight.T, |x| @ |weight|.T), each (M,) float64 on the CPU: independent of the device and of its libraries."""
-    column = x.detach().cpu().double().reshape(-1)
+    """(x @ weight.T, |x| @ |weight|.T), each (N, M) float64 on the CPU: independent of the device and of its libraries."""
+    columns = x.detach().cpu().double().reshape(-1, weight.shape[1]).T
     exact, size = [], []
     for rows in weight.detach().split(_ROWS_AT_ONCE):
         block = rows.cpu().double()
-        exact.append(block @ column)
-        size.append(block.abs_() @ column.abs())
-    return torch.cat(exact), torch.cat(size)
+        exact.append((block @ columns).T)
+        size.append((block.abs_() @ columns.abs()).T)
+    return torch.cat(exact, 1), torch.cat(size, 1)
 
 
 @dataclass(frozen=True)
@@ -34,19 +34,20 @@ class Check:
     fault: str
 
 
-def check(out: torch.Tensor, exact: torch.Tensor, size: torch.Tensor, dtype: str, k: int, zero_centred: bool) -> Check:
+def check(out: torch.Tensor, exact: torch.Tensor, size: torch.Tensor, dtype: str, k: int, zero_centred: bool, sums: Sums = LLMM1) -> Check:
     """Compare one output with float64.
 
     Args:
         out: what the kernel returned.
         exact, size: as `float64` gives them.
+        sums: how the kernel adds up.
         zero_centred: whether the norm-wise tolerance applies; the bound of each element always does.
     """
-    if tuple(out.shape) != (1, exact.numel()):
-        return Check(float("nan"), f"the result has shape {tuple(out.shape)}, not (1, {exact.numel()})")
+    if out.shape != exact.shape:
+        return Check(float("nan"), f"the result has shape {tuple(out.shape)}, not {tuple(exact.shape)}")
     if out.dtype is not getattr(torch, dtype):
         return Check(float("nan"), f"the result is {out.dtype}, not {dtype}")
-    got = out.detach().cpu().double().reshape(-1)
+    got = out.detach().cpu().double()
     finite = exact.isfinite()
     if fault := _special(got, exact, finite):
         return Check(float("nan"), fault)
@@ -57,13 +58,13 @@ def check(out: torch.Tensor, exact: torch.Tensor, size: torch.Tensor, dtype: str
     norm = float(exact.norm())
     error = float(difference.norm()) / norm if norm else float(difference.norm())
     # Below the smallest normal number a device may flush: each of the K products and sums loses at most that much.
-    allowed = size * element_factor(dtype) + 2 * k * SMALLEST_NORMAL[dtype]
+    allowed = size * element_factor(dtype, sums) + 2 * k * SMALLEST_NORMAL[dtype]
     worst = int((difference - allowed).argmax())
     if difference[worst] > allowed[worst]:
         return Check(
             error, f"output {worst} is off by {float(difference[worst]):.3g}, more than {float(allowed[worst]):.3g}; norm-wise {error:.3g}"
         )
-    limit = ceiling(dtype, exact.numel())
+    limit = ceiling(dtype, exact.numel(), sums)
     if zero_centred and error > limit:
         return Check(error, f"the norm-wise relative error is {error:.3g}, more than {limit:.3g}")
     return Check(error, "")

@@ -8,13 +8,15 @@ An evidence file that must not be used shuts every capability: it may have held 
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from pathlib import Path
 
-from vllm.dcu.evidence.binding import Binding, differences, observe_binding
+from vllm.dcu.evidence.binding import Binding, differences, file_hash, module_file, observe_binding
 from vllm.dcu.evidence.ladder import Outcome
 from vllm.dcu.evidence.store import RUNG_IDS, Entry, EvidenceError, read_store
+from vllm.dcu.records.catalog import records_by_id
+from vllm.dcu.records.kernels import KERNELS, LLMM1
 from vllm.dcu.records.record import Record, Toolchain
 
 __all__ = ["NO_SITE", "OPENING", "Site", "State", "Status", "command", "holds_up_to", "judge", "observe_site", "status_of"]
@@ -133,12 +135,23 @@ def status_of(subject: str, entries: Iterable[Entry], binding: Binding) -> Statu
     return Status(State.VERIFIED, holds, f"{subject} is verified on this device and toolchain")
 
 
-def judge(entries: tuple[Entry, ...], binding: Binding) -> Site:
-    """What `entries` mean in a process of `binding`."""
+def extension_of(entry: Entry) -> str:
+    """The module that holds the kernel which `entry` is about."""
+    record = entry.record or records_by_id()[entry.subject]
+    return KERNELS[record.kernel].extension
+
+
+def judge(entries: tuple[Entry, ...], binding: Binding, hashes: Mapping[str, str] | None = None) -> Site:
+    """What `entries` mean in a process of `binding`. `hashes`: module -> hash, for what does not lie in the binding's own extension."""
     here = [e for e in entries if e.binding.simulated == binding.simulated]
-    status = {subject: status_of(subject, here, binding) for subject in dict.fromkeys(e.subject for e in here)}
+
+    def running(entry: Entry) -> Binding:
+        own = (hashes or {}).get(extension_of(entry))
+        return binding if own is None else replace(binding, extension=own)
+
+    status = {e.subject: status_of(e.subject, here, running(e)) for e in here}
     newest: dict[str, Entry] = {}
-    for entry in sorted(here, key=lambda e: (not differences(e.binding, binding), e.last)):
+    for entry in sorted(here, key=lambda e: (not differences(e.binding, running(e)), e.last)):
         if entry.record is not None:
             newest[entry.subject] = entry
     return Site(tuple(e.record for e in newest.values() if e.record is not None), status)
@@ -148,6 +161,9 @@ def observe_site(path: Path, arch: str, toolchain: Toolchain) -> Site:
     """The site's evidence for this process. Without a file nothing is read or hashed."""
     try:
         entries = read_store(path)
-        return judge(entries, observe_binding(arch, toolchain)) if entries else NO_SITE
+        if not entries:
+            return NO_SITE
+        others = {extension_of(entry) for entry in entries} - {LLMM1.extension}
+        return judge(entries, observe_binding(arch, toolchain), {name: file_hash(module_file(name)) for name in others})
     except EvidenceError as error:
         return Site(problem=str(error))

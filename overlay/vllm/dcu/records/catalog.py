@@ -6,29 +6,39 @@ request; the report claims neither throughput nor accuracy, and so does this rec
 shapes say what is plausible and open nothing: those shapes stand here as negative records until someone verifies them.
 """
 
-from vllm.dcu.records.kernels import LLMM1
+from vllm.dcu.records.kernels import LLMM1, Kernel
 from vllm.dcu.records.record import Contract, Evidence, Record, RecordError, Semantics, Target, Toolchain, Verdict
 
-__all__ = ["CATALOG", "MISSION", "check_catalog", "records_by_id"]
+__all__ = ["CATALOG", "EXTENSIONS", "MISSION", "check_catalog", "records_by_id", "semantics_of"]
 
 _REPORT_TOOLCHAIN = "Python 3.10, PyTorch 2.10, HIP 6.2.0, vLLM 0.18.1"
 _REPORT_DEVICE = "one Hygon DCU, gfx936"
+
+EXTENSIONS = {
+    "LLMM1": "vllm._rocm_C with a gfx936 code object that holds LLMM1 and no other kernel of skinny_gemms.cu",
+    "GEMV": "vllm._dcu_C with a gfx936 code object that holds the kernels of csrc/dcu/gemv_variants.h and no other",
+}
+"""What the target's extension must hold, by kernel."""
 
 _GFX936 = Target(
     arch="gfx936",
     wavefront=64,
     toolchain=Toolchain(torch="2.10", hip="6.2", vllm="0.18.1", python="3.10"),
-    extension="vllm._rocm_C with a gfx936 code object that holds LLMM1 and no other kernel of skinny_gemms.cu",
+    extension=EXTENSIONS["LLMM1"],
 )
 
-_SEMANTICS = Semantics(
-    op=LLMM1.op,
-    schema=LLMM1.schema,
-    fake="vllm::rocm_unquantized_gemm's: (*x.shape[:-1], M), x's dtype and device; no device code runs",
-    mutates=(),
-    autograd="none: as upstream, the operator is for inference",
-    graph="one opaque operator; a captured graph replays the choice made at capture, and counters count dispatches only",
-)
+
+def semantics_of(kernel: Kernel) -> Semantics:
+    """How the framework sees a call that `kernel` takes."""
+    return Semantics(
+        op=kernel.op,
+        schema=kernel.schema,
+        fake="vllm::rocm_unquantized_gemm's: (*x.shape[:-1], M), x's dtype and device; no device code runs",
+        mutates=(),
+        autograd="none: as upstream, the operator is for inference",
+        graph="one opaque operator; a captured graph replays the choice made at capture, and counters count dispatches only",
+    )
+
 
 _USER_FIGURES = "published by a user from the device; not reproduced by this project"
 
@@ -113,7 +123,7 @@ MISSION = Record(
         args={"rows_per_block": 4},
         instructions="no v_dot2c*, no v_mfma*; 1024 bytes of LDS at wavefront 64; no scratch",
     ),
-    semantics=_SEMANTICS,
+    semantics=semantics_of(LLMM1),
     evidence=(
         _report("service", "cold start of `vllm serve` with the capability open"),
         _report("service", "health check of that server"),
@@ -195,7 +205,7 @@ def check_catalog(records: tuple[Record, ...]) -> tuple[Record, ...]:
     """`records`, if no two of them contradict each other.
 
     Raises:
-        RecordError: an id stands twice, or two positive records claim one (arch, dtype, M, K).
+        RecordError: an id stands twice, or two positive records claim one (arch, dtype, M, K, N).
     """
     ids: set[str] = set()
     opened: set[object] = set()
@@ -204,7 +214,7 @@ def check_catalog(records: tuple[Record, ...]) -> tuple[Record, ...]:
             raise RecordError(record.id, "id", "stands twice")
         ids.add(record.id)
         if record.verdict is Verdict.OPEN:
-            claim = (record.target.arch, record.key)
+            claim = (record.target.arch, record.key, record.contract.n)
             if claim in opened:
                 raise RecordError(record.id, "contract", "another positive record claims the same shape")
             opened.add(claim)

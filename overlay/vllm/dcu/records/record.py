@@ -208,7 +208,9 @@ def _check_open(record: Record, kernel: Kernel) -> None:
     if c.alignment != 16:
         raise RecordError(record.id, "contract.alignment", f"{kernel.name} reads 16 bytes at a time")
     if record.target.wavefront != 64:
-        raise RecordError(record.id, "target.wavefront", f"{kernel.name} is wrong above K=4096 on a 32-wide device")
+        raise RecordError(
+            record.id, "target.wavefront", f"{kernel.name} is built for 64 lanes (LLMM1 is wrong above K=4096 on a 32-wide device)"
+        )
     if record.semantics is None:
         raise RecordError(record.id, "semantics", "a positive record states the framework semantics")
     if record.semantics.schema != kernel.schema or record.semantics.op != kernel.op:

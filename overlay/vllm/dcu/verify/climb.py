@@ -6,10 +6,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from vllm.dcu.arch import WAVEFRONT_SIZE
 from vllm.dcu.evidence.binding import Binding
 from vllm.dcu.evidence.ladder import Climb, Figure, Measure, Outcome, Result, Rung, Trial, not_run
 from vllm.dcu.evidence.store import RUNG_IDS, Entry, add
-from vllm.dcu.records.catalog import records_by_id
+from vllm.dcu.records.catalog import EXTENSIONS, records_by_id, semantics_of
 from vllm.dcu.records.record import Evidence, Record, Target, Verdict
 from vllm.dcu.verify.rungs import build, endtoend, model
 from vllm.dcu.verify.rungs.children import CANDIDATE
@@ -125,12 +126,11 @@ def _evidence(binding: Binding, rung: str, claim: str) -> Evidence:
 
 
 def _record(subject: Subject, binding: Binding, verdict: Verdict, evidence: tuple[Evidence, ...], why: str, revisit: str) -> Record:
-    built_in = next(r for r in records_by_id().values() if r.kernel == subject.kernel.name and r.verdict is Verdict.OPEN)
     toolchain = replace(binding.toolchain, **{name: _release(getattr(binding.toolchain, name)) for name in ("torch", "hip", "vllm")})
-    target = Target(binding.arch, built_in.target.wavefront, toolchain, built_in.target.extension)
+    target = Target(binding.arch, WAVEFRONT_SIZE, toolchain, EXTENSIONS[subject.kernel.name])
     return Record(
         subject.id, subject.kernel.name, verdict, target, subject.contract,
-        built_in.semantics if verdict is Verdict.OPEN else None, evidence, "F.linear", why, revisit,
+        semantics_of(subject.kernel) if verdict is Verdict.OPEN else None, evidence, "F.linear", why, revisit,
     )  # fmt: skip
 
 

@@ -3,6 +3,7 @@
 
     python -m vllm.dcu verify --model /models/Qwen3.5-27B -- --max-model-len 32768
     python -m vllm.dcu verify --shape 14336,5120 --kernel LLMM1 --model /models/Qwen3.5-27B
+    python -m vllm.dcu verify --shape 5120,17408 --kernel GEMV --variant 0 --rows 2 --model /models/Qwen3.5-27B
     python -m vllm.dcu verify --folder FOLDER --resume
 
 What follows `--` are the arguments that the model is served with. docs/verify.md says what each rung proves and what it leaves open.
@@ -22,20 +23,21 @@ from typing import NoReturn
 
 from vllm.dcu.dispatch.context import Context, native_ops, observe_context, running_toolchain
 from vllm.dcu.env import evidence_file
-from vllm.dcu.evidence.binding import observe_binding
+from vllm.dcu.evidence.binding import module_file, observe_binding
 from vllm.dcu.evidence.ladder import Climb, LadderError, Outcome, climb
 from vllm.dcu.evidence.report import ReportError, as_json, compare, load_report, write_report
 from vllm.dcu.evidence.site import State, Status, status_of
 from vllm.dcu.evidence.store import EvidenceError, add, entry_of, forget, read_store
 from vllm.dcu.records.catalog import CATALOG, MISSION, records_by_id
-from vllm.dcu.records.kernels import KERNELS, broken_limit
+from vllm.dcu.records.gemv import VARIANTS
+from vllm.dcu.records.kernels import GEMV, KERNELS, Kernel, broken_limit
 from vllm.dcu.records.record import Contract, Record, Verdict
 from vllm.dcu.verify.climb import make_record, rungs_of
 from vllm.dcu.verify.plots import write_plots
 from vllm.dcu.verify.rungs.endtoend import Load
 from vllm.dcu.verify.rungs.stage import ModelPlan, Stage, Subject, subject_of
 
-__all__ = ["main", "parse_shape", "stage_here", "verify"]
+__all__ = ["main", "new_subject", "parse_shape", "stage_here", "verify"]
 
 _DTYPES = {"bf16": "bfloat16", "fp16": "float16", "half": "float16"}
 
@@ -51,7 +53,9 @@ def _parser() -> argparse.ArgumentParser:
     what.add_argument("--shape", metavar="M,K[,DTYPE]", help="a weight's shape that no record opens yet")
     what.add_argument("--forget", metavar="ID", help="drop the site's evidence about a capability, and do nothing else")
     parser.add_argument("--kernel", default="LLMM1", choices=sorted(k for k, v in KERNELS.items() if v.dispatchable))
-    parser.add_argument("--rows-per-block", type=int, default=4, help="with --shape (default: %(default)s)")
+    parser.add_argument("--rows-per-block", type=int, default=4, help="of LLMM1, with --shape (default: %(default)s)")
+    parser.add_argument("--variant", type=int, help="of GEMV, with --shape: its number in docs/gemv.md")
+    parser.add_argument("--rows", type=int, default=1, metavar="N", help="activation rows, with --shape (default: %(default)s)")
     parser.add_argument("--model", help="the model to serve; without one V3 to V7 do not run")
     parser.add_argument("--tokens", type=int, default=16, help="of a short request (default: %(default)s)")
     parser.add_argument("--rounds", type=int, default=3, help="of V7: legs of on and of off each (default: %(default)s)")
@@ -163,14 +167,24 @@ def _subject(args: argparse.Namespace, parser: argparse.ArgumentParser, store: P
         parser.error(f"--shape {args.shape!r} is not M,K or M,K,DTYPE")
     dtype, m, k = shape
     kernel = KERNELS[args.kernel]
-    arguments = {"rows_per_block": args.rows_per_block}
-    if broken := broken_limit(kernel, dtype, 1, m, k, arguments):
+    if kernel is GEMV and args.variant is None:
+        parser.error(f"--kernel GEMV needs --variant, one of {', '.join(map(str, sorted(VARIANTS)))} (docs/gemv.md)")
+    if kernel is not GEMV and args.variant is not None:
+        parser.error("--variant is GEMV's; LLMM1 has --rows-per-block")
+    value = args.variant if kernel is GEMV else args.rows_per_block
+    if broken := broken_limit(kernel, dtype, args.rows, m, k, {kernel.argument: value}):
         parser.error(f"{kernel.name} cannot compute that: {broken[1]}")
-    known = [r for r in CATALOG if r.verdict is Verdict.OPEN and r.key == (dtype, m, k)]
-    if known:
-        return subject_of(known[0])
-    ident = f"site-{kernel.name.lower()}-gfx936-{dtype}-n1-m{m}-k{k}-r{args.rows_per_block}"
-    return Subject(ident, kernel, Contract(dtype, 1, m, k, args=arguments))
+    return new_subject(kernel, dtype, args.rows, m, k, value)
+
+
+def new_subject(kernel: Kernel, dtype: str, n: int, m: int, k: int, value: int) -> Subject:
+    """The capability of a shape on this site, or the catalogue's own where it has that very one open. `value`: the kernel's argument."""
+    for record in CATALOG:
+        same = record.kernel == kernel.name and record.contract.n == n and record.key == (dtype, m, k)
+        if same and record.verdict is Verdict.OPEN:
+            return subject_of(record)
+    ident = f"site-{kernel.name.lower()}-gfx936-{dtype}-n{n}-m{m}-k{k}-{kernel.argument[0]}{value}"
+    return Subject(ident, kernel, Contract(dtype, n, m, k, args={kernel.argument: value}))
 
 
 def stage_here(subject: Subject, plan: ModelPlan | None, stand_in: Path | None) -> Stage:
@@ -193,12 +207,12 @@ def stage_here(subject: Subject, plan: ModelPlan | None, stand_in: Path | None) 
         return Stage(binding, subject, "cpu", None, None, None, no_device=why, plan=plan)
     import torch
 
-    spec = importlib.util.find_spec("vllm._rocm_C")
-    extension = Path(spec.origin) if spec is not None and spec.origin else None
+    extension = module_file(subject.kernel.extension)
     wavefront = int(torch.cuda.get_device_properties(0).warp_size)
     op = context.ops.get(subject.kernel.op)
-    binding = observe_binding(context.arch, context.toolchain)
-    return Stage(binding, subject, "cuda", op.call if op else None, extension, wavefront, plan=plan)
+    binding = observe_binding(context.arch, context.toolchain, module=subject.kernel.extension)
+    marks = (subject.kernel.mark,)
+    return Stage(binding, subject, "cuda", op.call if op else None, extension, wavefront, marks=marks, plan=plan)
 
 
 def _observed() -> tuple[Context | None, str]:
@@ -238,7 +252,7 @@ def _stage_of_stand_in(subject: Subject, plan: ModelPlan | None, path: Path) -> 
         op.call,
         Path(extension) if extension else None,
         int(properties.warp_size) if properties else None,
-        marks=tuple(getattr(module, "MARKS", ("LLGemm1_kernel",) if cuda else (subject.kernel.op,))),
+        marks=tuple(getattr(module, "MARKS", (subject.kernel.mark,) if cuda else (subject.kernel.op,))),
         plan=plan,
     )
 

@@ -94,7 +94,7 @@ def test_a_right_library_passes(tmp_path: Path) -> None:
     [
         (tuple(kernel(rows, believed=32) for rows in (2, 4, 8)), "believed in 32 lanes"),
         (tuple(kernel(rows, wave=32) for rows in (2, 4, 8)), "compiled for 32 lanes"),
-        ((kernel(2), kernel(8)), "no LLGemm1_kernel for 4 rows"),
+        ((kernel(2), kernel(8)), "no LLGemm1_kernel instance Li4EE"),
         ((kernel(4, scratch=52),), "spills 52 bytes"),
         ((kernel(4, name="wvSplitK_hf_"),), "no LLGemm1_kernel in it"),
     ],

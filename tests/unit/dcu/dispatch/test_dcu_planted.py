@@ -13,7 +13,7 @@ from vllm.dcu.dispatch import rules
 from vllm.dcu.evidence.site import Site, State, Status
 from vllm.dcu.records import kernels, record, typed
 from vllm.dcu.records.catalog import CATALOG
-from vllm.dcu.records.kernels import KERNELS, LLMM1
+from vllm.dcu.records.kernels import GEMV, KERNELS, LLMM1
 from vllm.dcu.records.strict import StrictError
 
 from tests.mutate import Mutant, load, mutants
@@ -45,9 +45,27 @@ def kernel_limits(module: types.ModuleType) -> None:
         (("bfloat16", 1, 4, 8, {}), "args"),
         (("bfloat16", 1, 4, 8, {"rows_per_block": 4, "x": 1}), "args"),
     ]
-    for call, field in table:
-        broken = module.broken_limit(LLMM1, *call)
-        assert (broken and broken[0]) == field, call
+    four_rows, one_row = {"variant": 9}, {"variant": 3}
+    ours: list[tuple[tuple[object, ...], str | None]] = [
+        (("bfloat16", 5, 1, 8, four_rows), None),
+        (("float16", 3, 2**23 - 1, 2**31 - 8, one_row), None),
+        (("bfloat16", 1, 262144, 8192, four_rows), None),
+        (("bfloat16", 4, 1, 8, one_row), "n"),
+        (("bfloat16", 6, 1, 8, four_rows), "n"),
+        (("bfloat16", 0, 1, 8, four_rows), "n"),
+        (("bfloat16", 1, 0, 8, four_rows), "m"),
+        (("bfloat16", 1, 2**23, 8, four_rows), "m"),
+        (("bfloat16", 1, 1, 2**31, four_rows), "k"),
+        (("bfloat16", 1, 1, 12, four_rows), "k"),
+        (("bfloat16", 1, 1, 0, four_rows), "k"),
+        (("float32", 1, 1, 8, four_rows), "dtype"),
+        (("bfloat16", 1, 1, 8, {"variant": 99}), "args"),
+        (("bfloat16", 1, 1, 8, {"rows_per_block": 4}), "args"),
+    ]
+    for kernel, calls in ((LLMM1, table), (GEMV, ours)):
+        for call, field in calls:
+            broken = module.broken_limit(kernel, *call)
+            assert (broken and broken[0]) == field, (kernel.name, call)
     assert module.broken_limit(KERNELS["wvSplitK"], "bfloat16", 1, 4, 8, args)[0] == "kernel"
 
 
@@ -164,7 +182,7 @@ def grammar(module: types.ModuleType) -> None:
 
 
 PLANTS: list[tuple[types.ModuleType, list[str], Callable[[types.ModuleType], None]]] = [
-    (kernels, ["broken_limit"], kernel_limits),
+    (kernels, ["broken_limit", "_llmm1_limit", "_gemv_limit"], kernel_limits),
     (record, ["__post_init__", "_check_target", "_check_evidence", "_check_open", "key"], record_validation),
     (record, ["_fits"], toolchains),
     (rules, ["standing_reasons", "_build_reasons", "call_reasons", "is_forced"], standing_and_call_rules),

@@ -12,11 +12,14 @@ from vllm.dcu.device.codeobjects import MAGIC, CodeObject, CodeObjectError, code
 from vllm.dcu.device.kernelnotes import KernelNote, NoteError, kernel_notes, wave_faults
 from vllm.dcu.evidence.ladder import Figure, Result, Trial, failed, not_run, passed
 from vllm.dcu.manifest import examine
-from vllm.dcu.verify.rungs.stage import Stage
+from vllm.dcu.records.gemv import VARIANTS
+from vllm.dcu.records.kernels import LLMM1
+from vllm.dcu.verify.rungs.stage import Stage, Subject
 
 __all__ = ["build_that_runs", "code_object"]
 
-_KERNEL = "LLGemm1_kernel"
+_FLOAT = 4
+_BLOCK_WAVES = 8  # of GEMV: its LDS holds one float for each of them, each row of a wave and each activation
 
 
 def build_that_runs(stage: Stage, trial: Trial) -> Result:
@@ -80,27 +83,43 @@ def _kernels(stage: Stage, trial: Trial, library: Path, found: list[CodeObject],
             except NoteError as error:
                 return failed(f"a code object of {library.name} cannot be read: {error}", figures)
     trial.keep("kernels.json", json.dumps([msgspec.structs.asdict(note) for note in notes], indent=1) + "\n")
-    kernels = [note for note in notes if _KERNEL in note.name]
-    figures |= {"kernels": len(notes), f"{_KERNEL} kernels": len(kernels)}
+    mark = stage.subject.kernel.mark
+    kernels = [note for note in notes if mark in note.name]
+    figures |= {"kernels": len(notes), f"{mark} kernels": len(kernels)}
     if not kernels:
-        return failed(f"{library.name} holds code for the arch and no {_KERNEL} in it", figures)
+        return failed(f"{library.name} holds code for the arch and no {mark} in it", figures)
     return _resources(stage, kernels, figures)
 
 
 def _resources(stage: Stage, kernels: list[KernelNote], figures: dict[str, Figure]) -> Result:
-    rows = stage.subject.contract.args.get("rows_per_block", 4)
-    # By the template argument: a 32-wide build has the same set of LDS sizes, one kernel further up.
-    mine = [note for note in kernels if f"Li{rows}EE" in note.name]
+    instance, lds = _instance(stage.subject)
+    # By the template arguments: a 32-wide build of LLMM1 has the same set of LDS sizes, one kernel further up.
+    mine = [note for note in kernels if instance in note.name]
     figures |= {"wavefront": kernels[0].wavefront, "LDS bytes": ", ".join(str(lds) for lds in sorted({n.lds for n in mine}))}
     if not mine:
-        return failed(f"no {_KERNEL} for {rows} rows a block", figures)
+        return failed(f"no {stage.subject.kernel.mark} instance {instance}: the build lacks the kernel of this capability", figures)
+    rows = stage.subject.contract.args.get("rows_per_block")
     if faults := [fault for note in kernels for fault in wave_faults(note, rows if note in mine else None)]:
         return failed(faults[0], figures)
+    if odd := [note for note in mine if note.lds != lds]:
+        return failed(f"{odd[0].name} has {odd[0].lds} bytes of LDS, not {lds}: it is not the kernel of this source", figures)
     if spilled := [note for note in mine if note.scratch]:
         return failed(f"{spilled[0].name} spills {spilled[0].scratch} bytes to scratch", figures)
     if stage.wavefront is not None and stage.wavefront != WAVEFRONT_SIZE:
         return failed(f"the runtime reports {stage.wavefront} lanes, the code is for {WAVEFRONT_SIZE}", figures)
     return passed(figures)
+
+
+def _instance(subject: Subject) -> tuple[str, int]:
+    """(part of the mangled name of the kernel that a call launches, bytes of its LDS)."""
+    args = subject.contract.args
+    if subject.kernel is LLMM1:
+        rows = args["rows_per_block"]
+        return f"Li{rows}EE", rows * WAVEFRONT_SIZE * _FLOAT
+    variant = VARIANTS[args["variant"]]
+    scalar = {"bfloat16": "8BFloat16", "float16": "4Half"}[subject.shape[0]]
+    name = f"{scalar}ELi{subject.n}ELi{variant.rows}ELi{variant.loads}EE"
+    return name, subject.n * variant.rows * _BLOCK_WAVES * _FLOAT
 
 
 def _control(trial: Trial, arch: str) -> str:

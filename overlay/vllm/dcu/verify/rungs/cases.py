@@ -12,6 +12,8 @@ from vllm.dcu.verify.rungs.stage import Subject
 __all__ = ["Case", "cases", "controls", "make"]
 
 _EDGES_K = (8, 16, 256, 504, 512, 520, 1024, 2048, 4088, 4096, 4104, 5120, 8184, 8192)
+_LONG_K = (8200, 16392, 17408, 34816)
+"""For a kernel that takes them."""
 
 
 @dataclass(frozen=True)
@@ -35,20 +37,21 @@ class Case:
 def cases(subject: Subject) -> tuple[Case, ...]:
     """The record's own shape with every kind of data, and every edge of K and M with zero-centred data."""
     _, m, k = subject.shape
-    rows = max(subject.contract.args.get("rows_per_block", 1), 1)
+    rows = subject.block_rows
     own = [Case(m, k, data, seed) for seed, data in enumerate(("zero-centred", "positive", "denormal"))]
+    lengths = _EDGES_K + (_LONG_K if subject.kernel.max_k > _EDGES_K[-1] else ())
     special = [Case(min(m, 64 * rows), k, data, 10 + i) for i, data in enumerate(("nan-weight", "inf-weight", "nan-x", "inf-x"))]
-    edges = [Case(64 * rows, edge, "zero-centred", 20 + i) for i, edge in enumerate(_EDGES_K)]
+    edges = [Case(64 * rows, edge, "zero-centred", 20 + i) for i, edge in enumerate(lengths)]
     small = [Case(count * rows, k, "zero-centred", 40 + count) for count in (1, 2, 3, 255)]
     return tuple(own + special + edges + small)
 
 
-def make(case: Case, dtype: str, device: str) -> tuple[torch.Tensor, torch.Tensor]:
-    """(weight[M, K], x[1, K]) of `case` in `dtype` on `device`; the same numbers on every machine."""
+def make(case: Case, dtype: str, device: str, n: int = 1) -> tuple[torch.Tensor, torch.Tensor]:
+    """(weight[M, K], x[N, K]) of `case` in `dtype` on `device`; the same numbers on every machine."""
     generator = torch.Generator().manual_seed(936 + case.seed)
     kind = getattr(torch, dtype)
     weight = torch.randn(case.m, case.k, generator=generator, dtype=torch.float32)
-    x = torch.randn(1, case.k, generator=generator, dtype=torch.float32)
+    x = torch.randn(n, case.k, generator=generator, dtype=torch.float32)
     if case.data == "positive":
         weight, x = weight.abs_(), x.abs_()
     elif case.data == "denormal":
@@ -60,9 +63,9 @@ def make(case: Case, dtype: str, device: str) -> tuple[torch.Tensor, torch.Tenso
     elif case.data == "inf-weight":
         weight[case.m // 2, middle] = float("inf")
     elif case.data == "nan-x":
-        x[0, middle] = float("nan")
+        x[-1, middle] = float("nan")
     elif case.data == "inf-x":
-        x[0, middle] = float("inf")
+        x[-1, middle] = float("inf")
     return weight.to(device), x.to(device)
 
 
@@ -72,7 +75,7 @@ Op = Callable[..., Any]
 def controls(native: Op, subject: Subject) -> Iterator[tuple[str, Op]]:
     """The kernel with one fault planted in each: the check has to refuse every one of them."""
     _, _, k = subject.shape
-    rows = subject.contract.args.get("rows_per_block", 1)
+    rows = subject.block_rows
     seen = k * 4 // 5
 
     def truncated(weight: torch.Tensor, x: torch.Tensor, *args: int) -> torch.Tensor:

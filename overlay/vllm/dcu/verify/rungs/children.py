@@ -81,6 +81,7 @@ def model_run(stage: Stage, folder: Path, mode: str) -> tuple[ModelRun, Path]:
             "model": stage.plan.model,
             "arguments": list(stage.plan.arguments),
             "tokens": stage.plan.tokens,
+            "rows": stage.subject.n,
             "mode": mode,
             "capability": stage.subject.id,
             "marks": list(stage.marks),

@@ -17,6 +17,9 @@ from vllm.dcu.verify.rungs.stage import Stage
 __all__ = ["compile_and_graph", "dispatch_hit", "missing", "real_tensors", "service"]
 
 
+_PROMPT = "The first service of this device"
+
+
 def missing(stage: Stage) -> str:
     """Why no model can be run here; empty where one can."""
     if stage.no_device:
@@ -105,7 +108,7 @@ def service(stage: Stage, trial: Trial, folder: Path) -> Result:
         stats = folder / "runs" / f"serve-{name}" / "stats"
         shutil.rmtree(stats, ignore_errors=True)
         with serving(stage, plan, folder, trial.raw / f"server-{name}.log", on, stats) as server:
-            answer = server.complete("The first service of this device", plan.tokens)
+            answer = server.complete([_PROMPT] * stage.subject.n, plan.tokens)
             trial.keep(f"answer-{name}.json", json.dumps(answer, indent=1) + "\n")
             code = server.stop()
             figures |= {
@@ -115,7 +118,7 @@ def service(stage: Stage, trial: Trial, folder: Path) -> Result:
                 f"{name}: exit code": code,
                 f"{name}: hits": hits_in(stats, stage.subject.id),
             }
-    return _judge_service(figures, plan.tokens)
+    return _judge_service(figures, plan.tokens * stage.subject.n)
 
 
 def _judge_service(figures: dict[str, Figure], tokens: int) -> Result:

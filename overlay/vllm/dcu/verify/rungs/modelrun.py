@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """One run of a model in one process, as V3, V4 and V6 need it: `python -m vllm.dcu.verify.rungs.modelrun SPEC RESULT`.
 
-The engine is vLLM's own, with the user's arguments of `vllm serve`; what is asked is one short greedy completion, once to warm up and
+The engine is vLLM's own, with the user's arguments of `vllm serve`; what is asked is one short greedy completion (as many at once as the capability has rows), once to warm up and
 once under the profiler.
 """
 
@@ -23,7 +23,7 @@ def main(argv: Sequence[str]) -> int:
     begun = time.monotonic()
     engine = _engine(spec)
     seconds = time.monotonic() - begun
-    _generate(engine, spec["tokens"], "warm")
+    _generate(engine, spec, "warm")
     before = _hits(spec["capability"])
     tokens, events, marked = _profiled(engine, spec, Path(argv[1]).parent)
     result = {
@@ -59,14 +59,17 @@ def _engine(spec: Mapping[str, Any]) -> Any:
     return LLMEngine.from_engine_args(arguments)
 
 
-def _generate(engine: Any, tokens: int, name: str) -> list[int]:
+def _generate(engine: Any, spec: Mapping[str, Any], name: str) -> list[int]:
+    """Tokens of the first of `rows` equal requests, which are decoded together: N rows a step."""
     from vllm.sampling_params import SamplingParams
 
-    engine.add_request(name, _PROMPT, SamplingParams(temperature=0, max_tokens=tokens, ignore_eos=True))
+    for i in range(spec["rows"]):
+        engine.add_request(f"{name}-{i}", _PROMPT, SamplingParams(temperature=0, max_tokens=spec["tokens"], ignore_eos=True))
     found: list[int] = []
     while engine.has_unfinished_requests():
         for output in engine.step():
-            found = [int(token) for token in output.outputs[0].token_ids]
+            if output.request_id.startswith(f"{name}-0"):
+                found = [int(token) for token in output.outputs[0].token_ids]
     return found
 
 
@@ -87,7 +90,7 @@ def _profiled(engine: Any, spec: Mapping[str, Any], folder: Path) -> tuple[list[
     cuda = torch.cuda.is_available()
     activities = [ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if cuda else [])
     with profile(activities=activities) as profiler:
-        tokens = _generate(engine, spec["tokens"], "profiled")
+        tokens = _generate(engine, spec, "profiled")
         if cuda:
             torch.cuda.synchronize()
     wanted = DeviceType.CUDA if cuda else DeviceType.CPU

@@ -36,12 +36,12 @@ def right_numbers(stage: Stage, trial: Trial) -> Result:
     every = cases(stage.subject)
     for case in every:
         trial.say(f"    {case.name}")
-        weight, x = make(case, dtype, stage.device)
+        weight, x = make(case, dtype, stage.device, stage.subject.n)
         exact, size = float64(weight, x)
-        address = _poison(case.m, weight)
+        address = _poison(case.m * stage.subject.n, weight)
         out = native(weight, x, *stage.subject.arguments)
         landed += out.data_ptr() == address
-        found = check(out, exact, size, dtype, case.k, case.data == "zero-centred")
+        found = check(out, exact, size, dtype, case.k, case.data == "zero-centred", stage.subject.sums(case.k))
         linear = check(torch.nn.functional.linear(x, weight), exact, size, dtype, case.k, False)
         rows.append((case.name, f"{found.error:.4g}", f"{linear.error:.4g}", "refused" if found.fault else "right", found.fault))
         if found.fault:
@@ -53,10 +53,10 @@ def right_numbers(stage: Stage, trial: Trial) -> Result:
         "cases": len(every),
         "refused": len(faults),
         "relative error": own_error,
-        "tolerance": ceiling(dtype, m),
+        "tolerance": ceiling(dtype, m * stage.subject.n, stage.subject.sums(k)),
         "F.linear relative error": linear_error,
         "outputs in poisoned memory": landed,
-        "shape": f"{m} x {k} {dtype}",
+        "shape": f"{m} x {k} {dtype}, N={stage.subject.n}",
     }
     if faults:
         return failed(f"{len(faults)} of {len(every)} cases are wrong, the first is {faults[0]}", figures)
@@ -77,13 +77,13 @@ def _poison(m: int, like: torch.Tensor) -> int:
 def _blind(stage: Stage) -> list[str]:
     dtype, m, k = stage.subject.shape
     assert stage.native is not None
-    case = Case(min(m, 64 * max(stage.subject.contract.args.get("rows_per_block", 1), 1)), k, "zero-centred", 99)
-    weight, x = make(case, dtype, stage.device)
+    case = Case(min(m, 64 * stage.subject.block_rows), k, "zero-centred", 99)
+    weight, x = make(case, dtype, stage.device, stage.subject.n)
     exact, size = float64(weight, x)
     return [
         name
         for name, planted in controls(stage.native, stage.subject)
-        if not check(planted(weight, x, *stage.subject.arguments), exact, size, dtype, k, zero_centred=True).fault
+        if not check(planted(weight, x, *stage.subject.arguments), exact, size, dtype, k, True, stage.subject.sums(k)).fault
     ]
 
 
@@ -97,7 +97,7 @@ def right_speed(stage: Stage, trial: Trial) -> Result:
     if native is None:
         return not_run(f"{stage.subject.kernel.op} is not registered in this process")
     dtype, m, k = stage.subject.shape
-    found = compare_speed(native, stage.subject.arguments, dtype, m, k, stage.device)
+    found = compare_speed(native, stage.subject.arguments, dtype, m, k, stage.device, n=stage.subject.n)
     trial.keep("times.csv", _table(("kernel us", "F.linear us"), [(f"{a:.3f}", f"{b:.3f}") for a, b in found.pairs]))
     ratio = found.linear.median / found.kernel.median
     figures: dict[str, Figure] = {

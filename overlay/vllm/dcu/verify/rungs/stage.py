@@ -8,7 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from vllm.dcu.evidence.binding import Binding
-from vllm.dcu.records.kernels import KERNELS, Kernel
+from vllm.dcu.evidence.numerics import LLMM1 as LLMM1_SUMS
+from vllm.dcu.evidence.numerics import Sums
+from vllm.dcu.records.gemv import VARIANTS, float32_roundings
+from vllm.dcu.records.kernels import GEMV, KERNELS, Kernel
 from vllm.dcu.records.record import Contract, Record
 
 __all__ = ["ModelPlan", "Stage", "Subject", "subject_of"]
@@ -35,6 +38,23 @@ class Subject:
     def arguments(self) -> tuple[int, ...]:
         """The kernel's own arguments, in order."""
         return tuple(self.contract.args.values())
+
+    @property
+    def n(self) -> int:
+        """Activation rows."""
+        assert self.contract.n is not None
+        return self.contract.n
+
+    @property
+    def block_rows(self) -> int:
+        """What M must be a multiple of."""
+        return self.contract.args.get("rows_per_block", 1)
+
+    def sums(self, k: int) -> Sums:
+        """How the kernel adds up K products."""
+        if self.kernel is not GEMV:
+            return LLMM1_SUMS
+        return Sums(narrow=1, variance=1.0, wide=float32_roundings(k, VARIANTS[self.contract.args["variant"]].share))
 
 
 def subject_of(record: Record) -> Subject:
@@ -67,7 +87,7 @@ class Stage:
         binding: what results are bound to; `binding.simulated` is empty on a DCU only.
         subject: the capability that is verified.
         device: torch's device for tensors, `cuda` for HIP.
-        native: the operator, `native(weight[M, K], x[1, K], *arguments) -> [1, M]`; None where it is not registered.
+        native: the operator, `native(weight[M, K], x[N, K], *arguments) -> [N, M]`; None where it is not registered.
         extension: the library that holds the kernel; None where there is none.
         wavefront: lanes, as the runtime reports them for the device; None without a device.
         no_device: why nothing can run on a device here; empty where something can.

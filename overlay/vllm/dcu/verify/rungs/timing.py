@@ -41,14 +41,14 @@ def measure(values: Sequence[float], unit: str = "us", better: str = "lower") ->
 
 
 def compare_speed(
-    native: Callable[..., Any], args: tuple[int, ...], dtype: str, m: int, k: int, device: str, rounds: int = _ROUNDS
+    native: Callable[..., Any], args: tuple[int, ...], dtype: str, m: int, k: int, device: str, rounds: int = _ROUNDS, n: int = 1
 ) -> Speed:
-    """Time `native(weight, x, *args)` and `F.linear(x, weight)` on `copies` weights of (m, k), interleaved."""
+    """Time `native(weight, x, *args)` and `F.linear(x, weight)` on `copies` weights of (m, k), interleaved; x has `n` rows."""
     kind = getattr(torch, dtype)
     size = m * k * kind.itemsize
     copies = max(2, min(_MOST_COPIES, -(-_COLD_BYTES // size)))
     weights = [torch.randn(m, k, dtype=torch.float32, device=device).to(kind) for _ in range(copies)]
-    x = torch.randn(1, k, dtype=torch.float32, device=device).to(kind)
+    x = torch.randn(n, k, dtype=torch.float32, device=device).to(kind)
 
     def kernel() -> None:
         for weight in weights:
