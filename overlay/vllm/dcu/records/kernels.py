@@ -120,11 +120,14 @@ def _llmm1_limit(m: int, k: int, rows: int) -> tuple[str, str] | None:
     return None
 
 
+_MOST_M = 2**23 - 1
+
+
 def _gemv_limit(n: int, m: int, k: int, variant: int) -> tuple[str, str] | None:
     if n > VARIANTS[variant].most_n:
         return "n", f"variant {variant} takes {_up_to(VARIANTS[variant].most_n)}, not {n}: beyond that it would spill"
-    if not 0 < m < 2**23:
-        return "m", f"M={m} is not 1 to {2**23 - 1}: a launch has fewer than 2^32 threads"
+    if not 0 < m <= _MOST_M:
+        return "m", f"M={m} is not 1 to {_MOST_M}: a launch has fewer than 2^32 threads"
     if k > GEMV.max_k:
         return "k", f"K={k} is above {GEMV.max_k}: pieces of a row are counted in 32 bits"
     return None

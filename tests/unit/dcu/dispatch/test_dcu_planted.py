@@ -191,9 +191,9 @@ PLANTS: list[tuple[types.ModuleType, list[str], Callable[[types.ModuleType], Non
 ]
 
 EQUIVALENT = {
-    "kernels.broken_limit: 0: one more": "M=1 is no multiple of any rows_per_block either",
-    "kernels.broken_limit: 0: one more (2)": "K=1 is no multiple of 8 either",
-    "kernels.broken_limit: m * k: another operation (2)": "the number in the sentence, not the limit",
+    "kernels._llmm1_limit: 0: one more": "M=1 is no multiple of any rows_per_block either",
+    "kernels.broken_limit: 0: one more": "K=1 is no multiple of 8 either",
+    "kernels._llmm1_limit: m * k: another operation (2)": "the number in the sentence, not the limit",
 }
 """Planted changes that change no answer, each with the reason."""
 

@@ -10,7 +10,7 @@ from vllm.dcu.records.catalog import CATALOG, semantics_of
 from vllm.dcu.records.gemv import MAX_N, MOST_N, VARIANTS, float32_roundings
 from vllm.dcu.records.kernels import GEMV
 from vllm.dcu.records.record import Contract, Record, RecordError, Verdict
-from vllm.dcu.records.recordfile import dump_record, load_record
+from vllm.dcu.records.typed import dump, load
 
 from scripts.common.paths import ROOT
 
@@ -56,9 +56,9 @@ def a_record(n: int = 2, variant: int = 11) -> Record:
 
 
 def test_a_record_names_kernel_rows_and_variant() -> None:
-    data = dump_record(a_record())
+    data = dump(a_record())
     assert (data["kernel"], data["contract"]["n"], data["contract"]["args"]) == ("GEMV", 2, {"variant": 11})
-    assert load_record(data) == a_record()
+    assert load(Record, data) == a_record()
 
 
 @pytest.mark.parametrize(("n", "variant", "field"), [(6, 11, "contract.n"), (4, 3, "contract.n"), (2, 99, "contract.args")])
