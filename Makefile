@@ -2,6 +2,8 @@
 PYTHON ?= python3
 RUN := "$(PYTHON)" -m scripts
 .DEFAULT_GOAL := help
+# In the order of the command line, also with -j: each target has its own jobs, and `build` needs what `apply` leaves.
+.NOTPARALLEL:
 flag = $(if $(filter-out 0,$($(1))),$(2))
 opt = $(if $($(1)),$(2) "$($(1))")
 

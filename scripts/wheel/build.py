@@ -196,6 +196,12 @@ def checked_sources(tree: Path = TREE) -> Sources:
             "a wheel says which series it was made of, and that has to be true",
             "run `make apply`",
         )
+    if state.inputs != inputs_key(read_pin().sdist, {p.name: p.raw for p in series.load()}, overlay_files()):
+        raise errors.MissingInput(
+            f"patches/, overlay/ or csrc/ are not what {shown(tree)} was made of",
+            "the manifest names the patches that are here now, and the code would be of others",
+            "run `make apply`",
+        )
     repo = open_repo(tree)
     if found := edits(repo, state):
         raise errors.DirtyTree(

@@ -110,11 +110,46 @@ def test_a_cpu_build_stays_one_on_a_machine_with_a_dcu(ask: Ask) -> None:
     assert ask(CLASS, kfd=ask.sysfs(DCU), path=(ask.cpu_tree(),)) == "CpuPlatform"
 
 
-@pytest.mark.parametrize("gpus", [(), (DCU, (AMD, 90402))])
-def test_torch_is_the_last_resort_where_sysfs_says_nothing_or_too_much(ask: Ask, gpus: tuple[tuple[int, int], ...]) -> None:
-    code = CLASS + "    from vllm.platforms import rocm\n    result = [result, rocm._GCN_ARCH]"
-    assert ask(code, kfd=ask.sysfs(*gpus), device="gfx936:sramecc+:xnack-") == ["DcuRocmPlatform", "gfx936:sramecc+:xnack-"]
-    assert ask(CLASS, kfd=ask.sysfs(*gpus), device="gfx942") == "UnspecifiedPlatform"
+BOTH = CLASS + "    from vllm.platforms import rocm\n    result = [result, rocm._GCN_ARCH]"
+GFX928 = (HYGON, 90208)
+
+
+@pytest.mark.parametrize(("gpus", "env"), [((), {}), ((DCU, (AMD, 90402)), {"GPU_DEVICE_ORDINAL": "0"})])
+def test_torch_is_the_last_resort_where_sysfs_says_nothing_or_too_much(
+    ask: Ask, gpus: tuple[tuple[int, int], ...], env: dict[str, str]
+) -> None:
+    given = {"kfd": ask.sysfs(*gpus), "env": env}
+    assert ask(BOTH, device="gfx936:sramecc+:xnack-", **given) == ["DcuRocmPlatform", "gfx936:sramecc+:xnack-"]
+    assert ask(CLASS, device="gfx942", **given) == "UnspecifiedPlatform"
+
+
+@pytest.mark.parametrize(
+    ("env", "found"),
+    [
+        ({}, ["RocmPlatform", "gfx928"]),
+        ({"HIP_VISIBLE_DEVICES": "1"}, ["DcuRocmPlatform", "gfx936"]),
+        ({"CUDA_VISIBLE_DEVICES": "1,0"}, ["DcuRocmPlatform", "gfx936"]),
+        ({"ROCR_VISIBLE_DEVICES": "GPU-00000000000000a2"}, ["DcuRocmPlatform", "gfx936"]),
+        ({"ROCR_VISIBLE_DEVICES": "1,0", "HIP_VISIBLE_DEVICES": "1"}, ["RocmPlatform", "gfx928"]),
+    ],
+)
+def test_with_two_kinds_of_cards_the_visible_one_decides_whatever_amdsmi_lists_first(
+    ask: Ask, env: dict[str, str], found: list[str]
+) -> None:
+    assert ask(BOTH, kfd=ask.sysfs(GFX928, DCU), amdsmi="gfx928,gfx936", env=env) == found
+
+
+def test_with_two_kinds_of_cards_and_no_topology_torch_is_asked_and_not_the_first_of_a_list(ask: Ask) -> None:
+    assert ask(BOTH, amdsmi="gfx936,gfx928", device="gfx928") == ["RocmPlatform", "gfx928"]
+    assert ask(BOTH, amdsmi="gfx928,gfx936", device="gfx936") == ["DcuRocmPlatform", "gfx936"]
+
+
+def test_a_worker_whose_device_is_of_another_kind_does_not_start(ask: Ask) -> None:
+    """Ray may choose the device after vLLM was imported."""
+    code = "import torch; from vllm.platforms import current_platform as p; p.check_if_supports_dtype(torch.bfloat16); result = 1"
+    assert ask(code, kfd=ask.sysfs(DCU), device="gfx936:xnack-") == 1
+    answer = ask.answer(code, kfd=ask.sysfs(DCU, GFX928), device="gfx928")
+    assert "this worker's device is gfx928, and its process was started for gfx936" in (answer.error or "")
 
 
 def test_the_list_of_build_targets_is_never_the_devices_arch(ask: Ask) -> None:

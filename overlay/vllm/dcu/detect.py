@@ -71,11 +71,9 @@ def _kfd_arch() -> str | None:
 def _torch_arch() -> str | None:
     """The first visible device's arch by torch itself; initialises the device.
 
-    Asked only where KFD says nothing or too much: no readable GPU node, or nodes of several kinds
-    among which there is a DCU.
+    Asked only where neither KFD nor amdsmi can say which device that is.
     """
-    nodes = kfd.gpu_nodes()
-    if not _hip_torch() or (nodes and all(node.dcu_arch is None for node in nodes)):
+    if not _hip_torch():
         return None
     import torch
 
@@ -88,21 +86,41 @@ def _torch_arch() -> str | None:
         return None
 
 
-def _amdsmi_arch() -> str | None:
-    """What a working amdsmi says of device 0 (the same question that rocm.py asks)."""
+def _amdsmi_archs() -> tuple[str, ...]:
+    """What a working amdsmi says of the devices of this machine, whichever of them this process sees; () without one."""
     try:
         import amdsmi
 
         amdsmi.amdsmi_init()
         try:
-            handles = amdsmi.amdsmi_get_processor_handles()
-            info: dict[str, Any] = amdsmi.amdsmi_get_gpu_asic_info(handles[0]) if handles else {}
+            infos = [amdsmi.amdsmi_get_gpu_asic_info(handle) for handle in amdsmi.amdsmi_get_processor_handles()]
         finally:
             amdsmi.amdsmi_shut_down()
     except Exception as error:  # any failure of a vendor's module means the same: it does not tell
         logger.debug("amdsmi does not name the device's arch: %s", error)
+        return ()
+    return tuple(str(info.get("target_graphics_version") or "") for info in infos)
+
+
+def _visible_arch() -> tuple[str, str] | None:
+    """(arch, who says so) of the device that this process sees first, on a machine with a DCU and devices of other archs; None elsewhere.
+
+    amdsmi knows nothing of visibility, so that the first device of its list may be one that this process never sees.
+    """
+    nodes = kfd.gpu_nodes()
+    if not _hip_torch() or not _mixed(nodes):
         return None
-    return info.get("target_graphics_version") or None
+    left = kfd.visible(nodes) if nodes else None
+    if left:
+        return left[0].arch, "kfd"
+    return _torch_arch() or "", "torch"
+
+
+def _mixed(nodes: tuple[kfd.Node, ...]) -> bool:
+    if nodes:
+        return kfd.several_kinds(nodes)
+    archs = {base_arch(arch) for arch in _amdsmi_archs()}
+    return len(archs) > 1 and any(map(is_dcu_arch, archs))
 
 
 def amdsmi_import_errors() -> tuple[type[Exception], ...]:
@@ -115,11 +133,15 @@ def amdsmi_import_errors() -> tuple[type[Exception], ...]:
 
 
 def resolve_gcn_arch(query: Callable[[], str], fallback: Callable[[], str]) -> str:
-    """The arch string for rocm.py: `query` (amdsmi), else KFD on a DCU, else upstream's `fallback`.
+    """The arch string for rocm.py: `query` (amdsmi), else KFD on a DCU, else upstream's `fallback`; with several kinds, the visible device's.
 
     Returns a `SealedArch` for a DCU, the untouched string for every other device.
     """
     failure: Exception | None = None
+    if (seen := _visible_arch()) is not None:
+        arch, _sources["arch"] = seen
+        logger.info("This machine has devices of several kinds: the arch %s is that of the first visible one, by %s.", *seen)
+        return SealedArch(arch) if is_dcu_arch(arch) else arch or fallback()
     try:
         arch, source = query(), "amdsmi"
     except Exception as error:  # NameError without amdsmi, AmdSmiException with a broken one
@@ -167,7 +189,12 @@ def also_without_amdsmi(probe: Callable[[], str | None]) -> Callable[[], str | N
             return found
         if found is None and _built_for_cpu():
             return None
-        arch = _kfd_arch() or (_amdsmi_arch() if found else _torch_arch())
+        if (seen := _visible_arch()) is not None:
+            arch: str | None = seen[0]
+        elif (arch := _kfd_arch()) is None and found:
+            arch = next(iter(_amdsmi_archs()), None)
+        elif arch is None and not kfd.gpu_nodes():
+            arch = _torch_arch()
         return PLATFORM if arch is not None and is_dcu_arch(arch) else found
 
     return rocm_platform_plugin

@@ -99,6 +99,20 @@ class DcuRocmPlatform(RocmPlatform):
                 return len(nodes)
         return int(super().device_count())
 
+    @classmethod
+    def check_if_supports_dtype(cls, dtype: torch.dtype) -> None:
+        """Upstream's; and, now that a worker has its device, whether that is the one that everything was decided for (else RuntimeError).
+
+        Someone may have chosen a device after this class was chosen, among several kinds.
+        """
+        super().check_if_supports_dtype(dtype)
+        found = str(torch.cuda.get_device_properties(torch.cuda.current_device()).gcnArchName)
+        if base_arch(found) != base_arch(rocm._GCN_ARCH):
+            raise RuntimeError(
+                f"this worker's device is {found}, and its process was started for {rocm._GCN_ARCH}: "
+                "set HIP_VISIBLE_DEVICES to devices of one kind before vLLM starts"
+            )
+
     # Requests by name.
 
     @classmethod

@@ -33,10 +33,11 @@ def _as_on_device(arch: str) -> None:
     props = types.SimpleNamespace(gcnArchName=arch, multi_processor_count=80, total_memory=64 << 30)
     torch.cuda.get_device_properties = lambda *_: props
     torch.cuda.device_count = lambda: 1
+    torch.cuda.current_device = lambda: 0
 
 
 def _scenario(order: dict[str, Any], write_to: int) -> None:
-    for name in [n for n in os.environ if n.startswith(("VLLM_", "FAKE_", "HIP_", "CUDA_VISIBLE", "ROCR_", "PYTORCH_ROCM"))]:
+    for name in [n for n in os.environ if n.startswith(("VLLM_", "FAKE_", "HIP_", "CUDA_VISIBLE", "ROCR_", "GPU_DEVICE", "PYTORCH_ROCM"))]:
         del os.environ[name]
     os.environ.update(order.get("env", {}))
     sys.path[:0] = order["path"]

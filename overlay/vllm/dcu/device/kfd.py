@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["HYGON_VENDOR_ID", "ROOTS", "TEST_ROOT_ENV", "Link", "Node", "dcu_arch", "gpu_nodes", "links", "visible"]
+__all__ = ["HYGON_VENDOR_ID", "ROOTS", "TEST_ROOT_ENV", "Link", "Node", "dcu_arch", "gpu_nodes", "links", "several_kinds", "visible"]
 
 HYGON_VENDOR_ID = 0x1D94
 """PCI vendor of Hygon. AMD's 0x1002 is not asked for anywhere: a DCU does not have it."""
@@ -31,12 +31,13 @@ _ARCH_OF_VERSION = {90306: "gfx936"}
 
 @dataclass(frozen=True)
 class Node:
-    """One GPU node: its topology number, PCI vendor and device, and `gfx_target_version`."""
+    """One GPU node: its topology number, PCI vendor and device, `gfx_target_version`, and the number that its UUID is made of."""
 
     number: int
     vendor_id: int
     device_id: int
     gfx_target_version: int
+    unique_id: int = 0
 
     @property
     def dcu_arch(self) -> str | None:
@@ -44,6 +45,17 @@ class Node:
         if self.vendor_id != HYGON_VENDOR_ID:
             return None
         return _ARCH_OF_VERSION.get(self.gfx_target_version)
+
+    @property
+    def arch(self) -> str:
+        """The arch of this node, whatever it is, as the compiler names it."""
+        version = self.gfx_target_version
+        return f"gfx{version // 10000}{version // 100 % 100:x}{version % 100:x}"
+
+    @property
+    def uuid(self) -> str:
+        """What the runtime's lists of visible devices may call it; empty where the device has none."""
+        return f"gpu-{self.unique_id:016x}" if 0 < self.unique_id < 2**64 - 1 else ""
 
 
 @dataclass(frozen=True)
@@ -98,18 +110,26 @@ def gpu_nodes(root: Path | None = None, environ: Mapping[str, str] = os.environ)
         fields = _properties(folder / "properties")
         if fields.get("gfx_target_version"):
             vendor, device = fields.get("vendor_id", 0), fields.get("device_id", 0)
-            nodes.append(Node(int(folder.name), vendor, device, fields["gfx_target_version"]))
+            nodes.append(Node(int(folder.name), vendor, device, fields["gfx_target_version"], fields.get("unique_id", 0)))
     return tuple(nodes)
 
 
 def dcu_arch(root: Path | None = None, environ: Mapping[str, str] = os.environ) -> str | None:
-    """The arch of this machine's DCUs, where every GPU node has the same one; None otherwise.
+    """The arch of the DCU that this process sees first; None where that is another device, or sysfs cannot tell.
 
-    On a mixed machine the answer depends on which device the process will see, which sysfs alone
-    does not tell: someone who knows (the runtime) has to be asked then.
+    Where every GPU node has the same arch nothing needs to be known about which of them is visible.
     """
-    archs = {node.dcu_arch for node in gpu_nodes(root, environ)}
-    return archs.pop() if len(archs) == 1 else None
+    nodes = gpu_nodes(root, environ)
+    archs = {node.dcu_arch for node in nodes}
+    if len(archs) <= 1:
+        return archs.pop() if archs else None
+    left = visible(nodes, environ)
+    return left[0].dcu_arch if left else None
+
+
+def several_kinds(nodes: tuple[Node, ...]) -> bool:
+    """Whether there is a DCU beside devices of another arch: then the visible device decides, and not the first one of a list."""
+    return len({node.arch for node in nodes}) > 1 and any(node.vendor_id == HYGON_VENDOR_ID for node in nodes)
 
 
 def links(number: int, root: Path | None = None, environ: Mapping[str, str] = os.environ) -> tuple[Link, ...]:
@@ -127,22 +147,34 @@ def links(number: int, root: Path | None = None, environ: Mapping[str, str] = os
 
 
 def visible(nodes: tuple[Node, ...], environ: Mapping[str, str] = os.environ) -> tuple[Node, ...] | None:
-    """The nodes that HIP_VISIBLE_DEVICES / CUDA_VISIBLE_DEVICES leave; an empty value means unset.
+    """The nodes that this process sees, in its order, or None where sysfs cannot tell (the runtime has to be asked then).
 
-    As in the runtime, the list ends at the first index that is not there. None where sysfs cannot
-    tell: devices named by UUID, or filtered below HIP by ROCR_VISIBLE_DEVICES.
+    ROCR_VISIBLE_DEVICES filters first; HIP_VISIBLE_DEVICES, or CUDA_VISIBLE_DEVICES where that is not set, then counts in what is left.
+    A device is named by its index or by (the beginning of) its UUID. An empty value means unset. As in the runtime, a list
+    ends at the first index that is not there.
     """
-    if environ.get("ROCR_VISIBLE_DEVICES"):
-        return None
-    wanted = environ.get("HIP_VISIBLE_DEVICES") or environ.get("CUDA_VISIBLE_DEVICES")
-    if not wanted:
-        return nodes
+    if environ.get("GPU_DEVICE_ORDINAL"):
+        return None  # whether the runtime obeys it depends on its release
+    left: tuple[Node, ...] | None = nodes
+    for wanted in (environ.get("ROCR_VISIBLE_DEVICES"), environ.get("HIP_VISIBLE_DEVICES") or environ.get("CUDA_VISIBLE_DEVICES")):
+        if wanted and left is not None:
+            left = _chosen(left, wanted)
+    return left
+
+
+def _chosen(nodes: tuple[Node, ...], wanted: str) -> tuple[Node, ...] | None:
     kept: list[Node] = []
-    for token in wanted.split(","):
-        index = token.strip().removeprefix("-")
+    for token in (word.strip() for word in wanted.split(",")):
+        if token.lower().startswith("gpu-"):
+            named = [node for node in nodes if node.uuid.startswith(token.lower())]
+            if len(named) != 1:
+                return None
+            kept += named
+            continue
+        index = token.removeprefix("-")
         if not (index.isascii() and index.isdigit()):
             return None
-        if token.strip().startswith("-") or int(index) >= len(nodes):
+        if token.startswith("-") or int(index) >= len(nodes):
             break
         kept.append(nodes[int(index)])
     return tuple(kept)

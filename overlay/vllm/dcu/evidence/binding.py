@@ -101,7 +101,8 @@ def observe_binding(
 def _device() -> str:
     from vllm.dcu.device import kfd
 
-    found = {f"{node.vendor_id:04x}:{node.device_id:04x}" for node in kfd.gpu_nodes()}
+    nodes = kfd.gpu_nodes()
+    found = {f"{node.vendor_id:04x}:{node.device_id:04x}" for node in kfd.visible(nodes) or nodes}
     # A container may withhold the topology and still show the bus.
     found = found or {f"{kfd.HYGON_VENDOR_ID:04x}:{_first_line(folder / 'device').removeprefix('0x')}" for folder in _functions()}
     return " ".join(sorted(found))

@@ -1,6 +1,6 @@
 """TEST ONLY. An amdsmi that says what the environment tells it to say.
 
-FAKE_AMDSMI_ARCH: the arch of every device. FAKE_AMDSMI_COUNT: how many (default 1). FAKE_AMDSMI_FAIL: `KeyError`,
+FAKE_AMDSMI_ARCH: the arch of every device, or one for each, separated by commas. FAKE_AMDSMI_COUNT: how many (default 1). FAKE_AMDSMI_FAIL: `KeyError`,
 `OSError` or `ImportError` (raised while this module is imported), `init` (raised by amdsmi_init).
 """
 
@@ -26,12 +26,13 @@ def amdsmi_shut_down() -> None:
 
 
 def amdsmi_get_processor_handles() -> list[int]:
-    return list(range(int(os.environ.get("FAKE_AMDSMI_COUNT", "1"))))
+    return list(range(max(int(os.environ.get("FAKE_AMDSMI_COUNT", "1")), os.environ["FAKE_AMDSMI_ARCH"].count(",") + 1)))
 
 
-def amdsmi_get_gpu_asic_info(_handle: int) -> dict[str, str]:
+def amdsmi_get_gpu_asic_info(handle: int) -> dict[str, str]:
+    archs = os.environ["FAKE_AMDSMI_ARCH"].split(",")
     return {
-        "target_graphics_version": os.environ["FAKE_AMDSMI_ARCH"],
+        "target_graphics_version": archs[min(handle, len(archs) - 1)],
         "device_id": "0x0",
         "market_name": "device of the fake amdsmi",
     }

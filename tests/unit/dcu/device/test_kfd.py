@@ -21,10 +21,27 @@ def test_any_other_vendor_or_version_is_no_dcu_of_ours(tmp_path: Path, vendor: i
     assert kfd.dcu_arch(topology(tmp_path, (vendor, version))) is None
 
 
-def test_devices_of_several_kinds_leave_the_question_open(tmp_path: Path) -> None:
-    root = topology(tmp_path, (HYGON, 90306), (AMD, 90402))
-    assert kfd.dcu_arch(root) is None
-    assert [node.dcu_arch for node in kfd.gpu_nodes(root)] == ["gfx936", None]
+@pytest.mark.parametrize(
+    ("environ", "arch"),
+    [
+        ({}, "gfx936"),
+        ({"HIP_VISIBLE_DEVICES": "1,0"}, None),
+        ({"CUDA_VISIBLE_DEVICES": "1"}, None),
+        ({"HIP_VISIBLE_DEVICES": "2"}, "gfx936"),
+        ({"HIP_VISIBLE_DEVICES": "2", "CUDA_VISIBLE_DEVICES": "1"}, "gfx936"),
+        ({"ROCR_VISIBLE_DEVICES": "1,2"}, None),
+        ({"ROCR_VISIBLE_DEVICES": "1,2", "HIP_VISIBLE_DEVICES": "1"}, "gfx936"),
+        ({"ROCR_VISIBLE_DEVICES": "GPU-00000000000000a2"}, None),
+        ({"HIP_VISIBLE_DEVICES": "GPU-00000000000000A3,0"}, "gfx936"),
+        ({"HIP_VISIBLE_DEVICES": "GPU-0"}, None),
+        ({"HIP_VISIBLE_DEVICES": "-1"}, None),
+        ({"GPU_DEVICE_ORDINAL": "0"}, None),
+    ],
+)
+def test_of_several_kinds_the_first_visible_device_decides(tmp_path: Path, environ: dict[str, str], arch: str | None) -> None:
+    root = topology(tmp_path, (HYGON, 90306), (HYGON, 90208), (HYGON, 90306))
+    assert kfd.dcu_arch(root, environ) == arch
+    assert [node.arch for node in kfd.gpu_nodes(root)] == ["gfx936", "gfx928", "gfx936"]
 
 
 def test_no_topology_no_devices(tmp_path: Path) -> None:
@@ -71,7 +88,13 @@ def test_links_tell_xgmi_from_pcie(tmp_path: Path) -> None:
         ({"CUDA_VISIBLE_DEVICES": "0, 7, 1"}, [1]),
         ({"CUDA_VISIBLE_DEVICES": "-1"}, []),
         ({"CUDA_VISIBLE_DEVICES": "GPU-0123"}, None),
-        ({"ROCR_VISIBLE_DEVICES": "0"}, None),
+        ({"CUDA_VISIBLE_DEVICES": "GPU-00000000000000a2,0"}, [2, 1]),
+        ({"CUDA_VISIBLE_DEVICES": "GPU-00000000000000a"}, None),
+        ({"CUDA_VISIBLE_DEVICES": "first"}, None),
+        ({"ROCR_VISIBLE_DEVICES": "2,1"}, [3, 2]),
+        ({"ROCR_VISIBLE_DEVICES": "2,1", "HIP_VISIBLE_DEVICES": "1"}, [2]),
+        ({"ROCR_VISIBLE_DEVICES": "2,1", "HIP_VISIBLE_DEVICES": "2"}, []),
+        ({"GPU_DEVICE_ORDINAL": "0"}, None),
     ],
 )
 def test_visible_devices_as_the_runtime_reads_them(tmp_path: Path, environ: dict[str, str], numbers: list[int] | None) -> None:
