@@ -21,6 +21,7 @@ from scripts.common.paths import DIST, SERIES_LOCK, TREE, shown
 from scripts.machine import facts
 from scripts.series import patch as series
 from scripts.series.apply import LOCK
+from scripts.series.commits import inputs_key, overlay_files
 from scripts.series.worktree import edits, read_lock, read_state
 from scripts.upstream.fetch import fetch
 from scripts.upstream.releases import Artifact, Pin, read_pin
@@ -106,7 +107,7 @@ def rocm_native() -> Native:
 
     plan = device.plan()
     with hold(LOCK, "compile TARGET=rocm"):
-        tree = checked_sources().tree
+        tree = checked_sources()[0].tree
         built = device.compile_native(plan)
         files = {path: file.read_bytes() for path, file in built.files.items()}
     return Native(device.wheel_tag(plan), files, plan.made, built.toolchain, plan.stand_in, tree)
@@ -121,7 +122,7 @@ def native_for(target: str, pin: Pin) -> Native:
     return Native("py3-none-any", {}, (), {})
 
 
-def pack(sources: Sources, pin: Pin, patches: Sequence[series.Patch], target: str, native: Native) -> tuple[WheelName, list[Entry]]:
+def pack(sources: Sources, patches: Sequence[series.Patch], pin: Pin, target: str, native: Native) -> tuple[WheelName, list[Entry]]:
     """Name and entries of the wheel: pure, everything comes from the arguments."""
     version = wheel_version(pin.version, pin.revision, target, native.stand_in)
     if native.tree and native.tree != sources.tree:
@@ -171,7 +172,7 @@ def build_stock(folder: Path) -> Path:
     pin = read_pin()
     native = native_for("cpu", pin)
     with hold(LOCK, "build of the control"):
-        head = checked_sources().base
+        head = checked_sources()[0].base
         sources = read_sources(open_repo(TREE), head)
         version = f"{pin.version}+cpu"
         package = {**package_files(sources.files), "vllm/_version.py": version_module(version, head), **native.files}
@@ -182,13 +183,14 @@ def build_stock(folder: Path) -> Path:
     return final
 
 
-def checked_sources(tree: Path = TREE) -> Sources:
-    """What the work tree holds, if it is what patches/series.lock names and nobody edited it.
+def checked_sources(tree: Path = TREE) -> tuple[Sources, list[series.Patch]]:
+    """What the work tree holds and the patches in it, if it is what patches/series.lock names and nothing changed since, there or here.
 
     Raises:
         errors.MissingInput: nothing was applied yet, or something else than the series as it is now.
         errors.DirtyTree: it holds edits, which the wheel (made of commits) would not have.
     """
+    patches = series.load()
     state, wanted = read_state(tree), read_lock()["tree"]
     if state is None or state.tree != wanted or state.moving_to:
         raise errors.MissingInput(
@@ -196,7 +198,7 @@ def checked_sources(tree: Path = TREE) -> Sources:
             "a wheel says which series it was made of, and that has to be true",
             "run `make apply`",
         )
-    if state.inputs != inputs_key(read_pin().sdist, {p.name: p.raw for p in series.load()}, overlay_files()):
+    if state.inputs != inputs_key(read_pin().sdist, {p.name: p.raw for p in patches}, overlay_files()):
         raise errors.MissingInput(
             f"patches/, overlay/ or csrc/ are not what {shown(tree)} was made of",
             "the manifest names the patches that are here now, and the code would be of others",
@@ -209,7 +211,7 @@ def checked_sources(tree: Path = TREE) -> Sources:
             "the wheel is packed from the series, so it would not have them",
             "keep them with `make refresh`, or drop them with `make apply DROP_EDITS=1`",
         )
-    return read_sources(repo, state.head)
+    return read_sources(repo, state.head), patches
 
 
 def build(asked: str, folder: Path = DIST, *, reuse: bool = False) -> Path:
@@ -225,7 +227,7 @@ def build(asked: str, folder: Path = DIST, *, reuse: bool = False) -> Path:
     pin = read_pin()
     native = native_for(target, pin)
     with hold(LOCK, f"build TARGET={target}"):
-        name, entries = pack(checked_sources(), pin, series.load(), target, native)
+        name, entries = pack(*checked_sources(), pin, target, native)
         final = folder / name.filename
         if reuse and _member(final, MANIFEST) == next(entry.data for entry in entries if entry.path == MANIFEST):
             return final
@@ -249,7 +251,7 @@ def write_metadata(asked: str, folder: Path) -> None:
     """Write the .dist-info folder that the wheel will have, without RECORD: what pip asks for before it builds."""
     target, pin = choose_target(asked), read_pin()
     with hold(LOCK, "metadata"):
-        name, entries = pack(checked_sources(), pin, series.load(), target, native_for(target, pin))
+        name, entries = pack(*checked_sources(), pin, target, native_for(target, pin))
     for entry in entries:
         if entry.path.startswith(name.dist_info + "/"):
             path = folder / entry.path

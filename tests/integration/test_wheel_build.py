@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import zipfile
+from collections.abc import Callable
 from email.parser import BytesParser
 from pathlib import Path
 
@@ -24,6 +25,7 @@ from scripts.upstream.releases import read_pin
 from scripts.wheel import build, metadata
 from scripts.wheel.sources import package_files, read_sources
 from scripts.wheel.version import wheel_version
+from tests.conftest import Checkout
 
 VERSION = wheel_version(read_pin().version, read_pin().revision, "empty")
 
@@ -119,10 +121,21 @@ def test_pip_wheel_gives_the_same_wheel(wheel: Path, tmp_path: Path) -> None:
 def test_an_edit_in_the_tree_is_refused_and_not_packed(tree: Path, tmp_path: Path) -> None:
     copy = tmp_path / "vllm"
     shutil.copytree(tree, copy, symlinks=True)
-    assert build.checked_sources(copy).tree == read_lock()["tree"]
+    assert build.checked_sources(copy)[0].tree == read_lock()["tree"]
     (copy / "vllm" / "new.py").write_text("")
     with pytest.raises(errors.DirtyTree, match=r"holds edits, first vllm/new\.py"):
         build.checked_sources(copy)
+
+
+@pytest.mark.parametrize("place", ["overlay/vllm/dcu/new.py", "csrc/new.h", "patches/change-one.patch"])
+def test_what_is_packed_is_what_was_applied(tiny: Checkout, add_patch: Callable[..., str], place: str) -> None:
+    """Of a patch its prose alone is edited: the tree would be the same, and the manifest would name a patch that was never applied."""
+    add_patch(tiny, "vllm/one.py", "line 7\n", "line seven\n", "change one")
+    tiny.run("apply")
+    file = tiny.root / place
+    file.write_bytes(file.read_bytes().replace(b"Why: TODO", b"Why: another") if place.startswith("patches") else b"OTHER = 1\n")
+    assert "patches/, overlay/ or csrc/ are not what build/vllm was made of" in tiny.run("build", "--target", "empty", code=12)
+    assert not list((tiny.root / "dist").glob("*.whl"))
 
 
 def test_a_tree_that_is_not_the_locked_one_is_refused(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import functools
 import logging
 import os
 from collections.abc import Callable
-from typing import Any, SupportsIndex
+from typing import SupportsIndex
 
 from vllm.dcu.arch import base_arch, is_dcu_arch
 from vllm.dcu.device import kfd

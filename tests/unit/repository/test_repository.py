@@ -112,6 +112,15 @@ def test_a_malformed_pin_is_refused_with_the_fields_name(tmp_path, text, says):
         releases.read_pin(tmp_path / "upstream.toml")
 
 
+@pytest.mark.parametrize("jobs", ["-j1", "-j8"])
+def test_make_keeps_the_order_of_its_targets(tmp_path, jobs):
+    python = tmp_path / "python"
+    python.write_text(f"#!/bin/sh\necho begin $3 >> {tmp_path}/log\nsleep 0.2\necho end $3 >> {tmp_path}/log\n")
+    python.chmod(0o755)
+    subprocess.run(["make", jobs, f"PYTHON={python}", "apply", "build"], cwd=ROOT, check=True, capture_output=True)
+    assert (tmp_path / "log").read_text().splitlines() == ["begin apply", "end apply", "begin build", "end build"]
+
+
 def test_pins_refuses_a_released_file_that_changed(monkeypatch):
     from dataclasses import replace
 
