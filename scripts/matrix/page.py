@@ -1,4 +1,4 @@
-"""The matrix as Markdown, JSON and a plot (SVG, drawn here: no package is needed for bars)."""
+"""The matrix as Markdown, JSON and a plot."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict
 
+from vllm.dcu.verify import chart
+
+from scripts.common import errors
 from scripts.drift.contracts.model import BLOCK, INFO, REVIEW
 from scripts.matrix.rows import Matrix, Row
 
@@ -94,30 +97,20 @@ def _cell(text: str) -> str:
 
 
 def to_svg(matrix: Matrix) -> str:
-    """Bars by release: upstream's BLOCKs, what the series leaves of them, and the REVIEWs left."""
-    rows, step, height, left = matrix.rows, 34, 180, 40
-    top = max([1, *(r.upstream[BLOCK] for r in rows), *(r.carried[REVIEW] for r in rows)])
-    width = left + step * len(rows) + 10
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height + 90}" font-family="sans-serif" font-size="10">',
-        '<rect width="100%" height="100%" fill="white"/>',
+    """Bars by release: upstream's BLOCKs, what the series leaves of them, and the REVIEWs left.
+
+    Raises:
+        errors.MissingInput: matplotlib is missing.
+    """
+    if said := chart.missing():
+        raise errors.MissingInput(said, "the matrix has a picture", "use the tools' own environment, or install requirements/tools.txt")
+    found = [
+        chart.Bar(row.version, name, counts[kind])
+        for row in matrix.rows
+        for name, counts, kind in (
+            ("BLOCK, upstream as it is", row.upstream, BLOCK),
+            ("BLOCK, with the series", row.carried, BLOCK),
+            ("REVIEW, with the series", row.carried, REVIEW),
+        )
     ]
-    legend = (("#c0392b", "BLOCK, upstream as it is"), ("#000000", "BLOCK, with the series"), ("#7f8c8d", "REVIEW, with the series"))
-    for i, (color, text) in enumerate(legend):
-        parts.append(
-            f'<rect x="{left + i * 170}" y="4" width="9" height="9" fill="{color}"/><text x="{left + 13 + i * 170}" y="12">{text}</text>'
-        )
-    for value in range(0, top + 1, max(1, top // 5)):
-        y = 25 + height - value * height / top
-        parts.append(
-            f'<line x1="{left}" y1="{y:.1f}" x2="{width}" y2="{y:.1f}" stroke="#ddd"/><text x="{left - 6}" y="{y + 3:.1f}" text-anchor="end">{value}</text>'
-        )
-    for i, row in enumerate(rows):
-        x = left + i * step
-        for j, (value, color) in enumerate(
-            ((row.upstream[BLOCK], "#c0392b"), (row.carried[BLOCK], "#000000"), (row.carried[REVIEW], "#7f8c8d"))
-        ):
-            bar = value * height / top
-            parts.append(f'<rect x="{x + 3 + j * 9}" y="{25 + height - bar:.1f}" width="8" height="{bar:.1f}" fill="{color}"/>')
-        parts.append(f'<text transform="translate({x + 18},{height + 38}) rotate(60)">{row.version}</text>')
-    return "\n".join([*parts, "</svg>", ""])
+    return chart.as_svg(chart.bars("The release matrix", "findings", found))

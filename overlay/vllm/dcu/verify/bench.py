@@ -6,7 +6,7 @@
 
 Cold L2 (weights rotated), interleaved, medians. The ceiling is a copy measured here and now, not a data sheet; a
 read is measured beside it, which a product of a matrix and a vector may come nearer to than a copy does. It writes `bench.json`, `bench.csv`, a
-table, and a roofline as SVG (PNG with Pillow). It opens nothing: `verify --shape` does.
+table and, with matplotlib, a chart of the bandwidths (`roofline`). It opens nothing: `verify --shape` does.
 """
 
 import argparse
@@ -26,7 +26,7 @@ from vllm.dcu.evidence.ladder import LadderError, Measure, write_whole
 from vllm.dcu.records.catalog import CATALOG
 from vllm.dcu.records.kernels import LLMM1, broken_limit
 from vllm.dcu.records.record import Contract
-from vllm.dcu.verify.chart import Point, roofline, write_chart
+from vllm.dcu.verify.chart import Bar, bars, missing, write_chart
 from vllm.dcu.verify.rungs.stage import Stage, Subject
 from vllm.dcu.verify.verb import parse_shape, stage_here
 
@@ -104,12 +104,13 @@ def _csv(rows: Sequence[Row]) -> str:
     return text.getvalue()
 
 
-def _points(rows: Sequence[Row]) -> list[Point]:
-    points = []
-    for r in rows:
-        megabytes = (r.m * r.k + r.m + r.k) * 2 / 1e6
-        points += [Point(f"{r.m} x {r.k}", megabytes, r.kernel_gbs, True), Point("", megabytes, r.linear_gbs, False)]
-    return points
+def _bars(rows: Sequence[Row]) -> list[Bar]:
+    """GB/s of both, by the MB that a product moves. A matrix times one vector has 1 FLOP per byte: a roofline's usual axis says nothing."""
+    found = []
+    for r in sorted(rows, key=lambda r: r.m * r.k):
+        label = f"{r.m} x {r.k}, {r.m * r.k * 2 / 1e6:.1f} MB"
+        found += [Bar(label, "the kernel", r.kernel_gbs), Bar(label, "F.linear", r.linear_gbs)]
+    return found
 
 
 def _shapes(args: argparse.Namespace, parser: argparse.ArgumentParser) -> list[tuple[str, int, int]]:
@@ -168,6 +169,9 @@ def main(argv: Sequence[str]) -> int:
     write_whole(folder / "bench.csv", _csv(rows))
     write_whole(folder / "bench.txt", table + "\n")
     roofs = [("measured copy", ceiling.median), ("measured read", read.median)]
-    write_chart(roofline(f"LLMM1 and F.linear, {stage.binding.label}", roofs, _points(rows)), folder, "roofline")
+    if said := missing():
+        print(said, file=sys.stderr)
+    else:
+        write_chart(bars(f"LLMM1 and F.linear, {stage.binding.label}", "GB/s", _bars(rows), roofs), folder, "roofline")
     print(f"{table}\nfiles: {folder}")
     return 3 if any(row.fault for row in rows) else 0

@@ -32,8 +32,8 @@ from vllm.dcu.records.catalog import CATALOG, MISSION, records_by_id
 from vllm.dcu.records.gemv import VARIANTS
 from vllm.dcu.records.kernels import GEMV, KERNELS, Kernel, broken_limit
 from vllm.dcu.records.record import Contract, Record, Verdict
+from vllm.dcu.verify.chart import missing, write_plots
 from vllm.dcu.verify.climb import make_record, rungs_of
-from vllm.dcu.verify.plots import write_plots
 from vllm.dcu.verify.rungs.endtoend import Load
 from vllm.dcu.verify.rungs.stage import ModelPlan, Stage, Subject, subject_of
 
@@ -119,6 +119,7 @@ def _main(args: argparse.Namespace, serve: tuple[str, ...], parser: argparse.Arg
     found, notes, lost = verify(stage, folder, _load(args, parser), args.rung, args.resume, kept)
     worse = compare(baseline, found) if baseline else ()
     notes += [f"Worse than {args.baseline}: {w.rung}: {w.what}" for w in worse]
+    notes += [said] if (said := missing()) else []
     path = write_report(found, folder, notes, write_plots(found, folder))
     if args.json:
         print(json.dumps(as_json(found), indent=1))

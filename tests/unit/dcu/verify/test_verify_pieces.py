@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import os
+import xml.etree.ElementTree as ET
 from pathlib import Path
+from typing import Any
 
 import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from vllm.dcu.evidence import binding
 from vllm.dcu.evidence.binding import observe_binding
 from vllm.dcu.evidence.ladder import Climb, Measure, Outcome, Result, Step, Trial, passed
 from vllm.dcu.manifest import Verdict
 from vllm.dcu.records.record import Toolchain
 from vllm.dcu.verify import chart
-from vllm.dcu.verify.plots import write_plots
 from vllm.dcu.verify.rungs import build
 from vllm.dcu.verify.rungs.stage import Stage, subject_of
 
@@ -136,33 +139,61 @@ def test_without_a_dcu_the_fields_that_bind_are_unknown() -> None:
     assert {"hip_runtime", "extension"} <= set(observe_binding("gfx936", TOOLS).unknown)
 
 
-def test_a_chart_is_written_as_svg_and_escapes_its_words(tmp_path: Path) -> None:
-    made = chart.bars("a < b", "us", [chart.Bar("kernel & co", 2.0, 1.0, 3.0, True), chart.Bar("linear", 4.0, 4.0, 4.0, False)])
-    assert "c.svg" in chart.write_chart(made, tmp_path, "c")
-    text = (tmp_path / "c.svg").read_text()
-    assert "a &lt; b" in text
-    assert "kernel &amp; co" in text
+ROWS = [
+    chart.Bar(f"{m} x 5120 & co", name, m / 10, (m / 11, m / 9)) for m in (96, 14336, 16384, 34816) for name in ("the < kernel", "F.linear")
+]
+MARKS = [("measured copy", 1043.0), ("measured read", 1050.0)]
 
 
-def test_the_longer_time_has_the_longer_bar() -> None:
-    (_, _, short, _, _), (_, _, long, _, _) = chart.bars("t", "us", [chart.Bar("a", 1, 1, 1, True), chart.Bar("b", 2, 2, 2, False)]).boxes
-    assert long == pytest.approx(2 * short)
+def texts(figure: Any) -> dict[str, Any]:
+    """The figure's texts and where each stands, as drawn."""
+    renderer = FigureCanvasAgg(figure).get_renderer()
+    figure.draw(renderer)
+    (axes,) = figure.axes
+    ticks = [tick for tick in axes.get_xticklabels() if axes.get_xlim()[0] <= tick.get_position()[0] <= axes.get_xlim()[1]]
+    found = [*ticks, *axes.get_yticklabels(), *axes.texts, axes.xaxis.label, *figure.texts, *figure.legends[0].get_texts()]
+    return {f"{i}: {text.get_text()}": text.get_window_extent(renderer) for i, text in enumerate(found)}
 
 
-def test_a_roofline_keeps_a_point_under_its_roof_below_it() -> None:
-    made = chart.roofline("t", [("copy", 100.0)], [chart.Point("a", 10, 80.0, True), chart.Point("b", 100, 20.0, False)])
-    roof = made.lines[-1][1]
-    tops = [y for _, y, _, h, _ in made.boxes[:2] if h == 8]
-    assert all(y > roof for y in tops)
-    assert tops[0] < tops[1]
+def test_no_label_of_a_chart_lies_over_another_or_outside_and_a_crowded_one_is_seen() -> None:
+    def faults(height: float) -> list[str]:
+        figure = chart.bars("a title that is far too long for one line " * 4, "GB/s", ROWS, MARKS)
+        figure.set_figheight(figure.get_figheight() * height)
+        found = texts(figure)
+        pairs = [f"{a} over {b}" for a, b in itertools.combinations(found, 2) if found[a].overlaps(found[b])]
+        return pairs + [
+            name for name, box in found.items() if box.x0 < 0 or box.y0 < 0 or box.x1 > figure.bbox.x1 or box.y1 > figure.bbox.y1
+        ]
+
+    assert len(texts(chart.bars("t", "GB/s", ROWS, MARKS))) >= 4 + 8 + 4, "rows, values and the legend"
+    assert faults(1.0) == []
+    assert faults(0.45) != []
 
 
-def test_a_report_shows_a_picture_for_each_rung_that_measured_times(tmp_path: Path) -> None:
+def test_a_chart_is_the_same_bytes_again_and_escapes_its_words() -> None:
+    first, again = (chart.as_svg(chart.bars("a < b", "GB/s", ROWS, MARKS)) for _ in range(2))
+    assert first == again
+    words = {"".join(element.itertext()) for element in ET.fromstring(first).iter("{http://www.w3.org/2000/svg}text")}  # just written
+    assert {"a < b", "the < kernel", "34816 x 5120 & co", "1434", "measured copy: 1043"} <= words
+
+
+def test_the_bar_is_as_long_as_its_value() -> None:
+    (axes,) = chart.bars("t", "us", ROWS).axes
+    assert [bar.get_width() for bars in axes.containers for bar in bars] == pytest.approx([m / 10 for m in (96, 14336, 16384, 34816)] * 2)
+
+
+def test_a_report_shows_a_picture_for_each_rung_that_measured_times_and_none_without_matplotlib(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     time = Measure(2.0, 1.0, 3.0, 3, "us", "lower")
     steps = [Step(i, "t", "", "b", r, 1.0, "d", ()) for i, r in (("V2", passed({"cases": 1})), ("V2S", passed({"kernel time": time})))]
-    shown = write_plots(Climb("verify", "s", BINDING, "d", tuple(steps)), tmp_path)
-    assert len(shown) == 1
-    assert (tmp_path / "v2s-times.svg").is_file()
+    climb = Climb("verify", "s", BINDING, "d", tuple(steps))
+    assert (chart.missing(), chart.write_plots(climb, tmp_path)) == ("", ("v2s-times.png",))
+    assert {file.name for file in tmp_path.iterdir()} == {"v2s-times.svg", "v2s-times.png"}
+    monkeypatch.setattr(chart.importlib.util, "find_spec", lambda name: None)
+    assert "matplotlib is not installed" in chart.missing()
+    assert chart.write_plots(climb, tmp_path / "none") == ()
+    assert not (tmp_path / "none").exists()
 
 
 @pytest.mark.parametrize(("code", "error"), [(3, errors.CheckFailed), (4, errors.NotRun), (5, errors.CheckFailed), (1, errors.UserError)])
