@@ -19,7 +19,7 @@ from vllm.dcu.evidence.ladder import Climb, Measure
 __all__ = ["Bar", "as_svg", "bars", "missing", "write_chart", "write_plots"]
 
 _COLOURS = ("#1f6f8b", "#c8553d", "#7f8c8d")
-_FIXED = {"svg.hashsalt": "vllm.dcu", "svg.fonttype": "none", "font.size": 9}
+_FIXED: Any = {"svg.hashsalt": "vllm.dcu", "svg.fonttype": "none", "font.size": 9}
 
 
 @dataclass(frozen=True)
