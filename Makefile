@@ -47,7 +47,7 @@ distclean:
 pins:
 	@$(RUN) pins
 drift:
-	@$(RUN) drift $(VLLM) $(call opt,UPSTREAM_DIR,--dir) $(call flag,JSON,--json)
+	@$(RUN) drift $(VLLM) $(call opt,UPSTREAM_DIR,--dir) $(call opt,AGAINST,--against) $(call flag,JSON,--json)
 rebase:
 	@$(RUN) rebase $(VLLM) $(call opt,UPSTREAM_DIR,--dir) $(call opt,CHECKOUT,--checkout) $(call flag,ADOPT,--adopt)
 rebase-continue:

@@ -21,7 +21,7 @@ HIDDEN = (
     ("0.22.1", REVIEW, "pins", "CMAKE_CXX_STANDARD changes from 17 to 20"),
     (
         "0.33.0",
-        REVIEW,
+        BLOCK,
         "python-code",
         "the GEMM implementation is chosen elsewhere: linear.py:UnquantizedLinearMethod.apply -> linear.py:UnquantizedLinearMethod.__init__",
     ),

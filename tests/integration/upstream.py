@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import cache
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from scripts.upstream.fetch import fetch
 from scripts.upstream.releases import read_pin
 from tests.support import not_run
 
-__all__ = ["edited", "sdist", "tree"]
+__all__ = ["edited", "renamed", "sdist", "tree"]
 
 
 def sdist(version: str) -> Path:
@@ -37,3 +38,11 @@ def edited(base: Tree, changes: dict[str, tuple[str, str]], new: dict[str, str] 
         files[path] = text.replace(old, fresh).encode()
     files.update({path: text.encode() for path, text in (new or {}).items()})
     return Tree(base.version + "+planted", files, base.patched)
+
+
+def renamed(base: Tree, word: str) -> Tree:
+    """`base` with one word renamed everywhere, as a refactoring would."""
+    pattern = re.compile(rf"\b{word}\b".encode())
+    files = {path: pattern.sub(word.encode() + b"_renamed", data) if word.encode() in data else data for path, data in base.files.items()}
+    assert files != dict(base.files), f"nothing is called {word}"
+    return Tree(base.version + "+renamed", files, base.patched)

@@ -18,6 +18,7 @@ from typing import Any
 from scripts.drift.contracts.model import BLOCK, INFO, REVIEW, Fact, Facts, Finding, Tree, changes, hunk
 
 ID = "arch-truth"
+HOLDS = ("rocm.", "RocmPlatform.", "aiter.")
 ARCH = "gfx936"
 #: What "depends on the arch" is measured against. gfx906 is a Vega with no CDNA features, like the target.
 OTHERS = ("gfx906", "gfx90a", "gfx942", "gfx950", "gfx1100", "gfx1201")

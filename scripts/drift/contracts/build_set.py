@@ -9,6 +9,7 @@ from scripts.drift.contracts import cmake_eval
 from scripts.drift.contracts.model import BLOCK, INFO, REVIEW, Fact, Facts, Finding, Tree, changes
 
 ID = "build-set"
+HOLDS = ("source:_rocm_C:",)
 #: The module whose every kernel is a capability of its own: nothing new may enter it for gfx936 unseen.
 NATIVE = "_rocm_C"
 #: Text that ties a source to instructions of other arches.

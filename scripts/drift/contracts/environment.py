@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
 
 from scripts.drift.contracts import arch_truth
-from scripts.drift.contracts.model import BLOCK, INFO, REVIEW, Fact, Facts, Finding, Tree, changes
+from scripts.drift.contracts.model import BLOCK, INFO, REVIEW, Fact, Facts, Finding, Tree, changes, line_of
+from scripts.drift.contracts.touches import variables
 
 ID = "environment"
 FILE = "vllm/envs.py"
-#: Without these our gate cannot keep its promise: the switch it obeys, and the mode in which it must be closed.
-NEEDED = ("VLLM_ROCM_USE_SKINNY_GEMM", "VLLM_BATCH_INVARIANT")
-#: Read by us or by the service recipes.
-WATCHED = ("VLLM_PLUGINS", "VLLM_CACHE_ROOT", "VLLM_TARGET_DEVICE", "VLLM_CPU_KVCACHE_SPACE", "VLLM_NO_USAGE_STATS")
+HOLDS = ("",)
 
 
 def collect(tree: Tree) -> list[Fact]:
@@ -23,7 +22,7 @@ def collect(tree: Tree) -> list[Fact]:
     except arch_truth.ProbeFailed:
         return []  # arch-truth reports it
     text = tree.text(FILE)
-    facts = []
+    facts = [f for name in sorted(set().union(*variables()) - set(defaults)) if (f := _read_elsewhere(tree, name))]
     for name, answer in defaults.items():
         value = answer.get("value", "not evaluated")
         if answer != again.get(name):
@@ -36,15 +35,29 @@ def collect(tree: Tree) -> list[Fact]:
     return facts
 
 
+def _read_elsewhere(tree: Tree, name: str) -> Fact | None:
+    """A variable that the table does not have and that upstream reads all the same (0.18.1 reads the batch-invariant mode so)."""
+    for path in tree.containing(name, "vllm/", ".py"):
+        match = re.search(rf"""(?:getenv|environ(?:\.get)?)[(\[]\s*["']{name}["'].*""", tree.text(path))
+        if match and path != FILE and not path.startswith("vllm/dcu/"):
+            return Fact(ID, name, "false" if "BATCH" in name else "null", path, line_of(tree.text(path), match.start()), match[0])
+    return None
+
+
 def judge(base: Facts, new: Facts) -> list[Finding]:
-    """A needed variable that is gone blocks; ROCm variables are reviewed; the rest is one line."""
+    """What the gate obeys must be there, whatever the base has; what we read or withdraw is reviewed; the rest is one line."""
     found, rest = [], []
-    if not new.of(ID):
-        return []
+    obeyed, read = variables()
+    for name in sorted(obeyed - set(new.of(ID))):
+        old = base.of(ID).get(name)
+        sentence = f"{name} is gone or renamed; setting it no longer does anything, and the gate obeys it."
+        found.append(Finding(BLOCK, ID, name, FILE, old.line if old else 1, sentence, f"-{old.region}" if old else ""))
     for name, old, fact in changes(base.of(ID), new.of(ID)):
-        rocm = "ROCM" in name or "SKINNY" in name or name in NEEDED or name in WATCHED
+        ours = name in obeyed or name in read
         if old is not None and fact is None:
-            level = BLOCK if name in NEEDED else REVIEW
+            if name in obeyed:
+                continue
+            level = REVIEW
             sentence = f"{name} is gone or renamed; setting it no longer does anything."
             diff = f"-{old.region}"
         elif old is None and fact is not None:
@@ -54,7 +67,7 @@ def judge(base: Facts, new: Facts) -> list[Finding]:
             assert fact is not None
             level, sentence = REVIEW, f"the default of {name} changes from {old.value} to {fact.value}."
             diff = f"-{old.region}\n+{fact.region}"
-        if rocm:
+        if ours:
             at = fact or old
             assert at is not None
             found.append(Finding(level, ID, name, FILE, at.line, sentence, diff))
@@ -62,6 +75,6 @@ def judge(base: Facts, new: Facts) -> list[Finding]:
             rest.append(("-" if fact is None else "+" if old is None else " ") + name)
     if rest:
         gone = sum(1 for r in rest if r.startswith("-"))
-        sentence = f"{len(rest)} variable(s) that are not ROCm's and that we do not read changed ({gone} gone)."
+        sentence = f"{len(rest)} variable(s) that we neither read nor withdraw changed ({gone} gone)."
         found.append(Finding(INFO, ID, "others", FILE, 0, sentence, "\n".join(rest)))
     return found

@@ -7,11 +7,12 @@ import io
 import json
 import tarfile
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path, PurePosixPath
 
-BLOCK, REVIEW, INFO = "BLOCK", "REVIEW", "INFO"
-LEVELS = (BLOCK, REVIEW, INFO)
+#: OPEN: a question that could not be answered. It is never taken for "no": it counts in the summary and in the exit code.
+BLOCK, OPEN, REVIEW, INFO = "BLOCK", "NOT EVALUATED", "REVIEW", "INFO"
+LEVELS = (BLOCK, OPEN, REVIEW, INFO)
 
 #: What a scan needs of a release. The rest of the archive (docs, upstream's tests, benchmarks) is not read.
 WANTED_FILES = ("CMakeLists.txt", "setup.py", "pyproject.toml", "MANIFEST.in")
@@ -70,7 +71,10 @@ class Fact:
 
 @dataclass(frozen=True)
 class Finding:
-    """One row of the page: what changed, where, how serious, and the upstream text that did it."""
+    """One row of the page: what changed, where, how serious, and the upstream text that did it.
+
+    `closed` says, of a carried tree, by what of ours a BLOCK of the release as it is does not hold there; the row is INFO then.
+    """
 
     level: str
     contract: str
@@ -79,6 +83,7 @@ class Finding:
     line: int
     sentence: str
     hunk: str = ""
+    closed: str = ""
 
 
 @dataclass(frozen=True)
@@ -157,6 +162,11 @@ def hunk(before: str, after: str, limit: int = 60) -> str:
     if len(lines) > limit:
         lines = [*lines[:limit], f"... {len(lines) - limit} more lines"]
     return "\n".join(lines)
+
+
+def closing(finding: Finding, by: str) -> Finding:
+    """`finding` as it stands in a tree in which something of ours answers it; as it is where `by` is empty."""
+    return replace(finding, level=INFO, closed=by, sentence=f"{finding.sentence} Closed by {by}.") if by else finding
 
 
 def line_of(text: str, offset: int) -> int:

@@ -11,6 +11,7 @@ from scripts.drift.contracts import cmake_eval, cxx
 from scripts.drift.contracts.model import BLOCK, INFO, REVIEW, Fact, Facts, Finding, Tree, changes, hunk, line_of
 
 ID = "native-ops"
+HOLDS = ("schema:", "bound:", "region:", "wave:", "hipify:")
 MODULE = "_rocm_C"
 #: The op our capability calls; every other op of the module is watched, not used.
 USED = "LLMM1"

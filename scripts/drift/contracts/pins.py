@@ -8,6 +8,7 @@ from scripts.drift.contracts import cmake_eval
 from scripts.drift.contracts.model import INFO, REVIEW, Fact, Facts, Finding, Tree, changes
 
 ID = "pins"
+HOLDS = ("CMAKE_CXX_STANDARD", "TORCH_SUPPORTED_VERSION_ROCM", "requires-python")
 #: The Python and the torch of the reference device.
 REFERENCE_PYTHON = "3.10"
 VARIABLES = ("CMAKE_CXX_STANDARD", "CMAKE_HIP_STANDARD", "PYTHON_SUPPORTED_VERSIONS", "TORCH_SUPPORTED_VERSION_ROCM")

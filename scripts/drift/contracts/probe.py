@@ -23,6 +23,8 @@ from typing import Any
 
 REAL = ("vllm.platforms.rocm", "vllm.platforms.interface", "vllm.envs", "vllm._aiter_ops")
 REAL_PREFIX = ("vllm.dcu",)
+#: Packages that are not installed: their import fails as it would.
+ABSENT: tuple[str, ...] = ()
 
 #: Sample arguments by parameter name. A required parameter that is not here makes the call "not evaluated".
 ARGUMENTS: dict[str, list[Any]] = {
@@ -91,6 +93,11 @@ class Thing:
     def __hash__(self) -> int:
         return hash(self._name)
 
+    def __instancecheck__(self, instance: Any) -> bool:
+        if isinstance(instance, Thing):
+            raise Unknown(self._name)
+        return False  # nothing that really runs is made of a stand-in
+
     def __mro_entries__(self, bases: Any) -> tuple[type, ...]:
         return (object,)
 
@@ -137,6 +144,8 @@ class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
     def find_spec(self, name: str, path: Any, target: Any = None) -> importlib.machinery.ModuleSpec | None:
         if name.split(".")[0] in sys.stdlib_module_names:
+            return None
+        if name.split(".")[0] in ABSENT:
             return None
         if is_real(name):
             base = os.path.join(self.root, *name.split("."))  # noqa: PTH118 - stand-alone, no pathlib at this point
@@ -307,6 +316,13 @@ def evaluate_aiter(arch: str) -> dict[str, Any]:
     return found
 
 
+def getters(envs: types.ModuleType) -> dict[str, Any]:
+    """The table of variables, whatever it is called: the dictionary with the most VLLM_ keys that can be called."""
+    tables = [v for v in vars(envs).values() if isinstance(v, dict)]
+    tables = [{k: v for k, v in t.items() if isinstance(k, str) and k.startswith("VLLM_") and callable(v)} for t in tables]
+    return max(tables, key=len, default={})
+
+
 def main(root: str, arch: str) -> dict[str, Any]:
     rocm = install(root, arch)
     found: dict[str, Any] = {}
@@ -325,7 +341,7 @@ def main(root: str, arch: str) -> dict[str, Any]:
         if name not in EFFECTS:
             found[f"RocmPlatform.{name}()"] = evaluate(method, arch)
     envs = sys.modules["vllm.envs"]
-    defaults = {name: answer(getter) for name, getter in sorted(getattr(envs, "environment_variables", {}).items())}
+    defaults = {name: answer(getter) for name, getter in sorted(getters(envs).items())}
     return {"arch": arch, "truth": found, "env": defaults}
 
 

@@ -7,52 +7,53 @@ import hashlib
 import json
 from collections.abc import Iterator
 
-from scripts.drift.contracts.model import BLOCK, INFO, REVIEW, Fact, Facts, Finding, Tree, changes, hunk
+from scripts.drift.contracts import touches, way
+from scripts.drift.contracts.model import BLOCK, INFO, REVIEW, Fact, Facts, Finding, Tree, changes, closing, hunk
+from scripts.drift.contracts.signatures import compare_signatures, signature
+from scripts.drift.upstream_names import External, Gone, names_of
 
 ID = "python-code"
 UTILS = "vllm/model_executor/layers/utils.py"
-ROCM = "vllm/platforms/rocm.py"
-PLATFORMS = "vllm/platforms/__init__.py"
-TORCH_UTILS = "vllm/utils/torch_utils.py"
 OPS = "vllm/_custom_ops.py"
 LINEAR = "vllm/model_executor/layers/linear.py"
 EMBEDDING = "vllm/model_executor/layers/vocab_parallel_embedding.py"
 
-#: What we call, wrap or gate: (file, qualified name, what its loss means).
-WATCHED = (
-    (UTILS, "rocm_unquantized_gemm_impl", BLOCK),
-    (UTILS, "rocm_unquantized_gemm_fake", BLOCK),
-    (UTILS, "rocm_unquantized_gemm", BLOCK),
-    (UTILS, "dispatch_unquantized_gemm", BLOCK),
-    (UTILS, "default_unquantized_gemm", REVIEW),
-    (TORCH_UTILS, "direct_register_custom_op", BLOCK),
-    (OPS, "LLMM1", BLOCK),
-    (PLATFORMS, "rocm_platform_plugin", BLOCK),
-    (PLATFORMS, "resolve_current_platform_cls_qualname", REVIEW),
-    (ROCM, "_get_gcn_arch", BLOCK),
-    (ROCM, "_query_gcn_arch_from_amdsmi", REVIEW),
-    (ROCM, "_capability_from_gcn_arch", REVIEW),
-    (ROCM, "with_amdsmi_context", REVIEW),
-    (ROCM, "RocmPlatform.get_device_name", BLOCK),
-    (ROCM, "RocmPlatform.use_custom_allreduce", REVIEW),
-    (LINEAR, "UnquantizedLinearMethod.apply", REVIEW),
-    (EMBEDDING, "UnquantizedEmbeddingMethod.apply", REVIEW),
-)
-IMPL = (UTILS, "rocm_unquantized_gemm_impl")
+HOLDS = ("body:", "returns:", "registration:", "moment:", "call:")
+OP = "rocm_unquantized_gemm"
+IMPL = (UTILS, f"{OP}_impl")
 DISPATCH = "dispatch_unquantized_gemm"
 #: Calls whose argument order is a contract: callee name -> files that call it.
 CALLS = {"LLMM1": (UTILS, OPS), "rocm_unquantized_gemm": (UTILS,), "dispatch_unquantized_gemm": (LINEAR, EMBEDDING)}
 
 
+def watched(tree: Tree) -> list[tuple[str, str]]:
+    """(file, qualified name) of what we call, wrap, override or hand on, of what the way goes through, and of what `CALLS` names."""
+    names = names_of(tree)
+    found = set(way.functions(tree))
+    for touch in touches.touched():
+        if touch.module.startswith("vllm") and touch.how in ("call", "wrap", "override", "read") and touch.chain:
+            try:
+                place = names.find(touch.module, touch.chain)
+            except (Gone, External):
+                continue  # `touches` says so
+            if isinstance(place.node, ast.FunctionDef):
+                owner = f"{place.owner[1].name}." if place.owner else ""
+                found.add((place.path, owner + place.node.name))
+    found.update((path, callee) for callee in CALLS for path in (UTILS, OPS))
+    return sorted(found)
+
+
 def collect(tree: Tree) -> list[Fact]:
     """Facts of every watched definition, of the impl's returns, of the calls and of where the choice is made."""
     facts: list[Fact] = []
-    parsed = {path: _parse(tree, path) for path in {p for p, _, _ in WATCHED}}
-    for path, name, _ in WATCHED:
+    watch = watched(tree)
+    parsed = {path: _parse(tree, path) for path in {UTILS, *(p for p, _ in watch)}}
+    for path, name in watch:
         node = _find(parsed[path], name)
         if node is not None:
             region = _source(tree, path, node)
-            facts.append(Fact(ID, f"signature:{path}:{name}", _signature(node), path, node.lineno, region.split("\n", 1)[0]))
+            if name in CALLS:
+                facts.append(Fact(ID, f"signature:{path}:{name}", json.dumps(signature(node)), path, node.lineno, region.split("\n", 1)[0]))
             facts.append(Fact(ID, f"body:{path}:{name}", body_hash(node), path, node.lineno, region))
     impl = _find(parsed[IMPL[0]], IMPL[1])
     if impl is not None:
@@ -66,35 +67,55 @@ def collect(tree: Tree) -> list[Fact]:
                 facts.append(Fact(ID, f"call:{path}:{scope}#{seen[scope]}:{callee}", text, path, line, text))
     facts.extend(_registration(tree, parsed[UTILS]))
     facts.extend(_moments(tree))
+    facts.extend(_other_ways(tree))
     return facts
 
 
 def judge(base: Facts, new: Facts) -> list[Finding]:
-    """Missing or re-ordered interfaces block; changed bodies and moments are for a reader."""
-    levels = {f"{p}:{n}": level for p, n, level in WATCHED}
+    """Re-ordered interfaces and a second way to the implementation block; changed bodies are for a reader, in one row."""
     found = []
+    bodies: list[tuple[str, Fact, Fact]] = []
     for key, old, fact in changes(base.of(ID), new.of(ID)):
         kind, _, name = key.partition(":")
         at = fact or old
         assert at is not None
-        said = _say(kind, name, old, fact, levels.get(name, REVIEW))
+        if kind == "body":
+            if old is not None and fact is not None:
+                bodies.append((name.split(":")[-1], old, fact))
+            continue
+        said = _say(kind, name, old, fact)
         if said:
             diff = hunk(old.region if old else "", fact.region if fact else "")
-            found.append(Finding(said[0], ID, key, at.path, at.line, said[1], diff))
+            row = Finding(said[0], ID, key, at.path, at.line, said[1], diff)
+            held = kind == "moment" and row.level == BLOCK and way.arrives(new)
+            found.append(closing(row, "the gate at the operator's registration, where the walk of every layer arrives" if held else ""))
+    hooked = {t.chain[-1] for t in touches.touched() if t.where.startswith("vllm/") and t.chain}
+    ordered = {f.key.partition(":")[2] for f in found if f.key.startswith("returns:")}
+    for level, what, rows in (
+        (REVIEW, "that our hooks wrap or hand on", [b for b in bodies if b[0] in hooked and b[0] not in ordered]),
+        (INFO, "on the way or under our overrides, where the walk arrives as `way` says", [b for b in bodies if b[0] not in hooked]),
+    ):
+        if rows:
+            sentence = f"the body of {', '.join(sorted(b[0] for b in rows))} changed, {what} (docstrings and layout not counted)."
+            diff = "\n".join(f"# {n}\n{hunk(o.region, f.region, 30)}" for n, o, f in rows)
+            found.append(Finding(level, ID, f"body:{level}", rows[0][2].path, rows[0][2].line, sentence, diff))
     return found
 
 
-def _say(kind: str, name: str, old: Fact | None, new: Fact | None, level: str) -> tuple[str, str] | None:
+def _say(kind: str, name: str, old: Fact | None, new: Fact | None) -> tuple[str, str] | None:
     short = name.split(":")[-1]
     if kind == "signature":
-        if new is None:
-            return level, f"{short} is gone from {name.split(':')[0]}: what we hook or call there must find its new place."
-        if old is None:
-            return INFO, f"{short} is new in this release."
+        if old is None or new is None:
+            return None  # `touches` and `way` say what is gone
         verdict = compare_signatures(json.loads(old.value), json.loads(new.value))
-        return (verdict[0], f"{short}: {verdict[1]}") if verdict else None
-    if kind == "body" and old is not None and new is not None:
-        return REVIEW, f"the body of {short} changed (docstrings and layout not counted)."
+        return (verdict[0], f"{short}: {verdict[1]}") if verdict and verdict[0] == BLOCK else None
+    if kind == "aside" and old is None and new is not None:
+        return BLOCK, f"{name.split('::')[0]} names {IMPL[1]} itself: a call that goes that way does not meet the gate."
+    if kind == "pass" and new is not None:
+        return (
+            REVIEW,
+            f"the graph pass {name} matches or makes calls of {OP} by its name ({new.value}): what it replaces does not meet the gate.",
+        )
     if kind == "returns" and old is not None and new is not None:
         before, after = json.loads(old.value), json.loads(new.value)
         early = [r for r in after if r not in before and after.index(r) < _first_llmm1(after)]
@@ -108,7 +129,8 @@ def _say(kind: str, name: str, old: Fact | None, new: Fact | None, level: str) -
     if kind == "registration":
         return BLOCK, f"the registration of the op changed: {new.value if new else 'gone'}."
     if kind == "moment" and new is not None and old is not None:
-        return REVIEW, f"the GEMM implementation is chosen elsewhere: {_places(old)} -> {_places(new)}."
+        level = REVIEW if name == "elsewhere" else BLOCK
+        return level, f"the GEMM implementation is chosen elsewhere: {_places(old)} -> {_places(new)}."
     return None
 
 
@@ -143,37 +165,6 @@ def returns(node: ast.FunctionDef) -> list[str]:
                 yield from walk(statement.body, condition)
 
     return list(walk(node.body, "reached"))
-
-
-def compare_signatures(old: list[list[str]], new: list[list[str]]) -> tuple[str, str] | None:
-    """Old and new parameters as [name, kind, default]: BLOCK where a caller of the old form breaks or swaps."""
-    names_old, names_new = [p[0] for p in old], [p[0] for p in new]
-    kept = [n for n in names_old if n in names_new]
-    if len(kept) < len(names_old):
-        return BLOCK, f"parameter(s) gone: {', '.join(n for n in names_old if n not in names_new)}."
-    if [n for n in names_new if n in names_old] != names_old or names_new[: len(names_old)] != names_old:
-        positional = [p[0] for p in new if p[1] != "keyword"]
-        if positional[: len(names_old)] != names_old:
-            return BLOCK, f"parameters are in another order: {', '.join(names_old)} -> {', '.join(names_new)}."
-    required = [p[0] for p in new if p[0] not in names_old and p[2] == "required"]
-    if required:
-        return BLOCK, f"new required parameter(s): {', '.join(required)}."
-    defaults = {p[0]: p[2] for p in new}
-    moved = [f"{n}={defaults[n]}" for n, _, d in old if defaults[n] != d]
-    if moved:
-        return REVIEW, f"default(s) changed: {', '.join(moved)}."
-    added = [n for n in names_new if n not in names_old]
-    return (REVIEW, f"new optional parameter(s): {', '.join(added)}.") if added else None
-
-
-def _signature(node: ast.FunctionDef) -> str:
-    arguments = node.args
-    positional = [*arguments.posonlyargs, *arguments.args]
-    defaults: list[ast.expr | None] = [None] * (len(positional) - len(arguments.defaults)) + list(arguments.defaults)
-    rows = [[a.arg, "positional", ast.unparse(d) if d else "required"] for a, d in zip(positional, defaults, strict=True)]
-    for argument, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True):
-        rows.append([argument.arg, "keyword", ast.unparse(default) if default else "required"])
-    return json.dumps(rows)
 
 
 def _parse(tree: Tree, path: str) -> ast.Module:
@@ -228,3 +219,38 @@ def _moments(tree: Tree) -> Iterator[Fact]:
         p for p in tree.containing(DISPATCH, "vllm/", ".py") if p not in (LINEAR, EMBEDDING, UTILS) and not p.startswith("vllm/dcu/")
     )
     yield Fact(ID, "moment:elsewhere", json.dumps(elsewhere), elsewhere[0] if elsewhere else LINEAR, 1, "\n".join(elsewhere))
+
+
+def _other_ways(tree: Tree) -> Iterator[Fact]:
+    """Code that names the implementation outside of its registration, and graph passes that name the operator."""
+    for path in tree.containing(OP, "vllm/", ".py"):
+        if path.startswith("vllm/dcu/"):
+            continue
+        passes: dict[str, int] = {}
+        for line, scope, name, call in _names(_parse(tree, path)):
+            if name == IMPL[1] and call != "direct_register_custom_op":
+                yield Fact(ID, f"aside:{path}::{scope}", "", path, line, scope)
+            elif name == OP and "/compilation/" in path:
+                passes.setdefault(scope.split(".")[0] or "module", line)
+        if passes:
+            yield Fact(ID, f"pass:{path.split('/')[-1]}", ", ".join(passes), path, min(passes.values()), "\n".join(passes))
+
+
+def _names(node: ast.AST, scope: str = "", call: str = "") -> Iterator[tuple[int, str, str, str]]:
+    """(line, scope, name, innermost call) of every read of a name or attribute, and of every text that is a name."""
+    for child in ast.iter_child_nodes(node):
+        inner, inside = scope, call
+        if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            inner = f"{scope}.{child.name}".strip(".")
+        if isinstance(child, ast.Call):
+            # `gate.wrap(impl)` inside the registration is the registration's own.
+            inside = call if call == "direct_register_custom_op" else ast.unparse(child.func).split(".")[-1]
+        if isinstance(child, ast.Name) and isinstance(child.ctx, ast.Load):
+            yield child.lineno, scope, child.id, call
+        elif isinstance(child, ast.Attribute):
+            yield child.lineno, scope, child.attr, call
+        elif isinstance(child, ast.Constant) and isinstance(child.value, str) and len(child.value) < 80:
+            yield child.lineno, scope, child.value.split("::")[-1].split(".")[-1], call
+        elif isinstance(child, ast.ImportFrom):
+            yield from ((child.lineno, scope, a.name, "import") for a in child.names)
+        yield from _names(child, inner, inside)

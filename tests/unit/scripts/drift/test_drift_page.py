@@ -34,4 +34,4 @@ def test_block_comes_first_with_file_line_and_upstreams_text() -> None:
 def test_the_json_is_stable_and_counts_every_level() -> None:
     data = to_json("0.18.1", "9.9.9", sort_findings(ROWS))
     assert data == to_json("0.18.1", "9.9.9", sort_findings(reversed(ROWS)))
-    assert json.loads(data)["counts"] == {"BLOCK": 1, "REVIEW": 1, "INFO": 1}
+    assert json.loads(data)["counts"] == {"BLOCK": 1, "NOT EVALUATED": 0, "REVIEW": 1, "INFO": 1}

@@ -10,7 +10,10 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from vllm.v1.engine.llm_engine import LLMEngine
 
 __all__ = ["main"]
 
@@ -40,7 +43,7 @@ def main(argv: Sequence[str]) -> int:
     return 0
 
 
-def _engine(spec: Mapping[str, Any]) -> Any:
+def _engine(spec: Mapping[str, Any]) -> "LLMEngine":
     # As in a server: the platform's own kernels are there before any plugin runs.
     import vllm._custom_ops  # noqa: F401
     from vllm.engine.arg_utils import EngineArgs
@@ -59,7 +62,7 @@ def _engine(spec: Mapping[str, Any]) -> Any:
     return LLMEngine.from_engine_args(arguments)
 
 
-def _generate(engine: Any, spec: Mapping[str, Any], name: str) -> list[int]:
+def _generate(engine: "LLMEngine", spec: Mapping[str, Any], name: str) -> list[int]:
     """Tokens of the first of `rows` equal requests, which are decoded together: N rows a step."""
     from vllm.sampling_params import SamplingParams
 
@@ -81,7 +84,7 @@ def _hits(ident: str) -> int:
     return sum(count.value for count in counts if count.key.kind == "hit" and count.key.record == ident)
 
 
-def _profiled(engine: Any, spec: Mapping[str, Any], folder: Path) -> tuple[list[int], int, int]:
+def _profiled(engine: "LLMEngine", spec: Mapping[str, Any], folder: Path) -> tuple[list[int], int, int]:
     """(tokens, device kernels seen, how many of them carry a mark); on a CPU an operator counts as a kernel."""
     import torch
     from torch.autograd import DeviceType

@@ -1,0 +1,287 @@
+"""Whole kinds of drift, planted in the newest known release: each was silent once, and each is caught by name."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from types import ModuleType
+
+import pytest
+
+from scripts.drift import contracts, hooks, ours
+from scripts.drift.contracts import environment, python_code, touches, way
+from scripts.drift.contracts.model import BLOCK, OPEN, REVIEW, Facts, Finding, Tree
+from scripts.upstream.releases import read_pin, version_key
+from tests.integration.upstream import edited, renamed, tree
+
+NEWEST = max(read_pin().sdists, key=version_key)
+LAYERS = "vllm/model_executor/layers/"
+LINEAR, UTILS, HEAD, LOGITS = (LAYERS + f"{n}.py" for n in ("linear", "utils", "vocab_parallel_embedding", "logits_processor"))
+PLATFORMS = "vllm/platforms/__init__.py"
+DEFAULT = "from vllm.model_executor.layers.utils import default_unquantized_gemm"
+
+
+@cache
+def facts(contract: ModuleType) -> Facts:
+    return Facts(NEWEST, tuple(contract.collect(tree(NEWEST))))
+
+
+def found(contract: ModuleType, planted: Tree) -> list[Finding]:
+    return contract.judge(facts(contract), Facts("planted", tuple(contract.collect(planted))))  # type: ignore[no-any-return]
+
+
+#: name -> (contract, edits, level, phrase)
+PLANTS: dict[str, tuple[ModuleType, dict[str, tuple[str, str]], str, str]] = {
+    "the quant method takes another implementation on ROCm": (
+        way,
+        {
+            LINEAR: (
+                "        self._gemm_impl = dispatch_unquantized_gemm(linear_backend)\n",
+                f"        {DEFAULT}\n\n        self._gemm_impl = dispatch_unquantized_gemm(linear_backend) if not current_platform.is_rocm() else default_unquantized_gemm\n",
+            )
+        },
+        BLOCK,
+        "a ReplicatedLinear's call does not arrive at the gate: the call goes to torch.nn.functional.linear",
+    ),
+    "apply is F.linear on ROCm": (
+        way,
+        {
+            LINEAR: (
+                "        return self._gemm_impl(layer, x, layer.weight, bias)",
+                "        if current_platform.is_rocm():\n            return torch.nn.functional.linear(x, layer.weight, bias)\n        return self._gemm_impl(layer, x, layer.weight, bias)",
+            )
+        },
+        BLOCK,
+        "a RowParallelLinear's call does not arrive at the gate: the call goes to torch.nn.functional.linear",
+    ),
+    "one layer alone leaves the way": (
+        way,
+        {
+            LINEAR: (
+                "        output_parallel = self.quant_method.apply(self, input_parallel, bias_)",
+                "        output_parallel = torch.nn.functional.linear(input_parallel, self.weight, bias_)",
+            )
+        },
+        BLOCK,
+        "a RowParallelLinear's call does not arrive at the gate",
+    ),
+    "the head's logits by a matrix product": (
+        way,
+        {
+            LOGITS: (
+                "            return lm_head.quant_method.apply(\n                lm_head, hidden_states, bias=embedding_bias\n            )",
+                "            return torch.mm(hidden_states, lm_head.weight.t())",
+            )
+        },
+        BLOCK,
+        "a ParallelLMHead's call does not arrive at the gate: no operator is called",
+    ),
+    "weights padded after loading": (
+        way,
+        {
+            LINEAR: (
+                "        elif current_platform.is_rocm():\n            layer.weight.data = maybe_pad_weight_avoid_cache_aliasing(layer.weight.data)",
+                "        elif current_platform.is_rocm():\n            layer.weight.data = torch.nn.functional.pad(layer.weight.data, (0, 64))[..., :-64]",
+            )
+        },
+        BLOCK,
+        "after loading the weight is torch.nn.functional.pad()[]",
+    ),
+    "weight and activation swapped": (
+        way,
+        {
+            UTILS: (
+                "    return torch.ops.vllm.rocm_unquantized_gemm(x, weight, bias)",
+                "    return torch.ops.vllm.rocm_unquantized_gemm(weight, x, bias)",
+            )
+        },
+        BLOCK,
+        "the operator gets weight as x",
+    ),
+    "the implementation called without its operator": (
+        way,
+        {
+            UTILS: (
+                "    return torch.ops.vllm.rocm_unquantized_gemm(x, weight, bias)",
+                "    return rocm_unquantized_gemm_impl(x, weight, bias)",
+            )
+        },
+        BLOCK,
+        "does not arrive at the gate",
+    ),
+    "a way that depends on what nobody knows here": (
+        way,
+        {
+            LINEAR: (
+                "        return self._gemm_impl(layer, x, layer.weight, bias)",
+                "        if torch.cuda.get_device_stream_count():\n            return x\n        return self._gemm_impl(layer, x, layer.weight, bias)",
+            )
+        },
+        OPEN,
+        "not evaluated: the way of ReplicatedLinear",
+    ),
+    "a second operator of the implementation": (
+        way,
+        {
+            UTILS: (
+                "def dispatch_unquantized_gemm(",
+                'direct_register_custom_op(\n    op_name="rocm_gemm_two",\n    op_func=functools.partial(rocm_unquantized_gemm_impl),\n    fake_impl=rocm_unquantized_gemm_fake,\n)\n\n\ndef dispatch_unquantized_gemm(',
+            )
+        },
+        BLOCK,
+        "the implementation is registered a second time, as rocm_gemm_two",
+    ),
+    "a second operator by a function that calls it": (
+        way,
+        {
+            UTILS: (
+                "def dispatch_unquantized_gemm(",
+                'def _two(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:\n    return rocm_unquantized_gemm_impl(x, weight, None)\n\n\ndirect_register_custom_op(op_name="rocm_gemm_two", op_func=_two)\n\n\ndef dispatch_unquantized_gemm(',
+            )
+        },
+        BLOCK,
+        "the implementation is registered a second time, as rocm_gemm_two",
+    ),
+    "another module takes the implementation": (
+        python_code,
+        {HEAD: ("import torch\n", "import torch\n\nfrom vllm.model_executor.layers.utils import rocm_unquantized_gemm_impl as gemm\n")},
+        BLOCK,
+        "names rocm_unquantized_gemm_impl itself",
+    ),
+    "the platform table names another function": (
+        way,
+        {PLATFORMS: ('    "rocm": rocm_platform_plugin,', '    "rocm": lambda: "vllm.platforms.rocm.RocmPlatform",')},
+        BLOCK,
+        "and not by rocm_platform_plugin, which our hook wraps: our platform is never chosen",
+    ),
+    "an entry point brings another platform": (
+        way,
+        {
+            "pyproject.toml": (
+                '[project.entry-points."vllm.general_plugins"]',
+                '[project.entry-points."vllm.platform_plugins"]\nrocm_next = "vllm.platforms:_rocm_next"\n\n[project.entry-points."vllm.general_plugins"]',
+            ),
+            PLATFORMS: (
+                "builtin_platform_plugins = {",
+                'def _rocm_next() -> str:\n    return "vllm.platforms.rocm_next.NextPlatform"\n\n\nbuiltin_platform_plugins = {',
+            ),
+        },
+        BLOCK,
+        "the platform on a DCU is vllm.platforms.rocm_next.NextPlatform",
+    ),
+    "a graph pass that matches the operator": (
+        python_code,
+        {
+            "vllm/compilation/passes/fusion/act_quant_fusion.py": (
+                "import torch\n",
+                "import torch\n\nFUSED = torch.ops.vllm.rocm_unquantized_gemm.default\n",
+            )
+        },
+        REVIEW,
+        "the graph pass act_quant_fusion.py matches or makes calls of rocm_unquantized_gemm by its name",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PLANTS)
+def test_the_scan_finds(name: str) -> None:
+    contract, edits, level, phrase = PLANTS[name]
+    rows = found(contract, edited(tree(NEWEST), edits))
+    assert {f.level for f in rows if phrase in f.sentence} == {level}, [f"{f.level} {f.sentence}" for f in rows]
+
+
+#: name -> (what is renamed everywhere, contract, level, phrase)
+RENAMES: dict[str, tuple[str, ModuleType, str]] = {
+    "the field that our second lock writes": (
+        "disable_custom_all_reduce",
+        touches,
+        "writes vllm.config.VllmConfig.parallel_config.disable_custom_all_reduce: ParallelConfig",
+    ),
+    "the config that holds it": ("parallel_config", touches, "VllmConfig.parallel_config"),
+    "a method that we override": ("use_custom_allreduce", touches, "overrides vllm.platforms.rocm.RocmPlatform.use_custom_allreduce"),
+    "a method that we override and call": ("verify_quantization", touches, "RocmPlatform.verify_quantization"),
+    "the class that we extend": ("RocmPlatform", touches, "vllm.platforms.rocm.RocmPlatform"),
+    "the function that our hook wraps": ("rocm_platform_plugin", touches, "wraps vllm.platforms.rocm_platform_plugin"),
+    "the function that the arch comes from": ("_query_gcn_arch_from_amdsmi", touches, "_query_gcn_arch_from_amdsmi"),
+    "the arch string": ("_GCN_ARCH", touches, "vllm.platforms.rocm._GCN_ARCH"),
+    "the table of variables": ("environment_variables", touches, "writes vllm.envs.environment_variables"),
+    "the factors of the compile cache": ("ignored_factors", touches, "writes vllm.envs.compile_factors.ignored_factors"),
+    "a field of a result that verify reads": ("token_ids", touches, "token_ids"),
+    "an argument that verify gives": ("ignore_eos", touches, "takes no ignore_eos"),
+    "the list of sources that our source joins": ("VLLM_ROCM_EXT_SRC", touches, "upstream's build has no VLLM_ROCM_EXT_SRC"),
+    "the registration": ("direct_register_custom_op", touches, "direct_register_custom_op"),
+    "a variable that the gate obeys": ("VLLM_ROCM_USE_SKINNY_GEMM", environment, "VLLM_ROCM_USE_SKINNY_GEMM is gone or renamed"),
+    "the mode in which the gate is closed": ("VLLM_BATCH_INVARIANT", environment, "VLLM_BATCH_INVARIANT is gone or renamed"),
+}
+
+
+@pytest.mark.parametrize("name", RENAMES)
+def test_a_rename_under_our_feet_is_a_block(name: str) -> None:
+    word, contract, phrase = RENAMES[name]
+    rows = found(contract, renamed(tree(NEWEST), word))
+    assert {f.level for f in rows if phrase in f.sentence} == {BLOCK}, [f"{f.level} {f.sentence}" for f in rows]
+
+
+def test_a_renamed_table_does_not_hide_a_renamed_variable() -> None:
+    planted = renamed(renamed(tree(NEWEST), "environment_variables"), "VLLM_ROCM_USE_SKINNY_GEMM")
+    assert [f.level for f in found(environment, planted) if "VLLM_ROCM_USE_SKINNY_GEMM" in f.sentence] == [BLOCK]
+    assert BLOCK in {f.level for f in found(touches, planted) if "environment_variables" in f.sentence}
+
+
+def test_a_lock_that_nothing_asks_for_any_more_is_dead() -> None:
+    base = tree(NEWEST)
+    files = {
+        p: re.sub(rb"\.use_custom_allreduce\b", b".custom_allreduce_works", d) if p.endswith(".py") else d for p, d in base.files.items()
+    }
+    rows = [f for f in found(touches, Tree("planted", files)) if "dead lock" in f.sentence]
+    assert [(f.level, "use_custom_allreduce" in f.sentence) for f in rows] == [(BLOCK, True)]
+
+
+@pytest.mark.parametrize("contract", [c for c in contracts.CONTRACTS if getattr(c, "HOLDS", ())], ids=lambda c: c.ID)
+def test_a_contract_that_finds_nothing_is_a_block_whatever_the_base_has(contract: ModuleType) -> None:
+    rows = contracts.judge(Facts("empty"), Facts("empty"))
+    assert BLOCK in {f.level for f in rows if f.contract == contract.ID}
+
+
+def test_every_contract_says_what_it_holds_on_to_but_the_ones_that_look_for_strangers() -> None:
+    assert {c.ID for c in contracts.CONTRACTS if not getattr(c, "HOLDS", ())} == {"names", "arch-sites"}
+
+
+def test_everything_of_upstream_that_our_sources_name_is_held() -> None:
+    """A second, cruder reader than the collector: every upstream import and every attribute of one must be among the touches."""
+    held = {(t.module, t.chain) for t in touches.touched()}
+    chains = {".".join((m, *c)).replace(".()", "").replace(".[]", "") for m, c in held}
+    missed = []
+    for path in sorted((ours.ROOT / "overlay").rglob("*.py")):
+        text = path.read_text(encoding="utf-8")
+        bound: dict[str, str] = {}
+        for module, names in re.findall(r"(?m)^\s*from (vllm(?:\.\w+)*) import ([\w, ]+)", text):
+            if not module.startswith("vllm.dcu"):
+                for name in names.replace(" ", "").split(","):
+                    if (module, name) != ("vllm", "dcu"):
+                        bound[name] = f"{module}.{name}"
+        missed += [f"{path.name}: {w}" for w in bound.values() if w not in chains]
+        for name, whole in bound.items():
+            missed += [f"{path.name}: {name}.{a}" for a in re.findall(rf"(?<![.\w]){name}\.(\w+)", text) if f"{whole}.{a}" not in chains]
+    assert missed == []
+    assert touches.escapes() == []
+
+
+def test_the_collector_follows_types_and_says_what_it_cannot_follow() -> None:
+    text = (
+        "from typing import Any\nfrom vllm.config import VllmConfig\nfrom vllm.v1.engine.llm_engine import LLMEngine\n\n"
+        "def a(c: VllmConfig) -> None:\n    s = c.scheduler_config\n    s.max_num_seqs = 1\n    b(c)\n\n"
+        "def b(anything: Any) -> None:\n    print(anything.model_config)\n\n"
+        "def make(x: Any) -> Any:\n    return LLMEngine.from_engine_args(x)\n"
+    )
+    read, escapes = ours.read_python("x.py", text)
+    assert ("VllmConfig", "scheduler_config", "max_num_seqs", "write") in {(*t.chain, t.how) for t in read}
+    assert {t.chain for t in escapes} == {("VllmConfig", "model_config"), ("LLMEngine", "from_engine_args", "()")}
+
+
+def test_the_series_lines_are_read_with_the_syntax_around_them() -> None:
+    pin = read_pin()
+    seen = {(t.module, t.chain, t.how) for t in hooks.hook_touches(tree(pin.version))}
+    assert ("vllm.platforms", ("rocm_platform_plugin",), "wrap") in seen
+    assert ("vllm.envs", ("environment_variables",), "write") in seen
+    assert ("vllm.model_executor.layers.utils", ("direct_register_custom_op", "op_name=rocm_unquantized_gemm"), "argument") in seen
