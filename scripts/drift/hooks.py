@@ -30,7 +30,7 @@ def with_series(tree: Tree, patches: list[Patch] | None = None) -> tuple[Tree, d
             path = block.split(" b/", 1)[1].split("\n", 1)[0]
             lines: list[tuple[str, bool]] = []
             before = ours.get(path, set())
-            old = [(text, number in before) for number, text in enumerate(files[path].decode().split("\n"), 1)]
+            old = [(text, number in before) for number, text in enumerate(files.get(path, b"").decode().split("\n"), 1)]
             at = 0
             for hunk in re.finditer(r"(?m)^@@ -(\d+)(?:,\d+)? \+\d+(?:,\d+)? @@.*\n((?:[ +\-\\].*\n?)*)", block):
                 start = int(hunk[1]) - 1
@@ -41,7 +41,7 @@ def with_series(tree: Tree, patches: list[Patch] | None = None) -> tuple[Tree, d
                     if sign == "+":
                         lines.append((text, True))
                     elif sign in (" ", "-"):
-                        if old[at][0] != text:
+                        if at >= len(old) or old[at][0] != text:
                             raise ValueError(f"{patch.name} does not fit {path}:{at + 1}")
                         lines += [old[at]] if sign == " " else []
                         at += 1
@@ -59,13 +59,19 @@ def hook_touches(tree: Tree, patches: list[Patch] | None = None) -> list[Touch]:
         if path.endswith(".py"):
             module = path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
             found.extend(_in_python(module, path, patched.text(path), lines))
-        elif path == "CMakeLists.txt":
+        elif path != "CMakeLists.txt":
+            found.append(Touch("file", (path,), "write", f"{path}:1"))
+        else:
             found.extend(_in_cmake(path, patched.text(path), lines))
     return found
 
 
 def _in_python(module: str, path: str, text: str, lines: set[int]) -> Iterator[Touch]:
-    parsed = ast.parse(text)
+    try:
+        parsed = ast.parse(text)
+    except SyntaxError:
+        yield Touch("file", (path,), "write", f"{path}:1")  # no Python: the file itself is all that can be held
+        return
     bound = _bound(parsed, lines)
 
     def touch(chain: tuple[str, ...], how: str, node: ast.AST, positional: int | None = 0, keywords: tuple[str, ...] = ()) -> Touch:

@@ -157,7 +157,7 @@ def make_row(subject: Subject) -> Row:
 
 
 def _by_key(findings: list[Finding], level: str) -> dict[str, str]:
-    return {f"{f.contract}:{f.key}": f.sentence for f in findings if f.level == level}
+    return dict(sorted((f"{f.contract}:{f.key}", f.sentence) for f in findings if f.level == level))
 
 
 def _routing(facts: Facts) -> str:
