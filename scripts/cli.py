@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from scripts.common import childenv, errors, tools
+from scripts.common.paths import ADOPTION
+from scripts.rebase import settle
 
 __all__ = ["VERBS", "run", "summary"]
 
@@ -47,6 +49,10 @@ VERBS: dict[str, tuple[str, bool]] = {
 }
 
 
+# What may run while an adoption is half done: whatever reads no release, and what ends it.
+_DURING_ADOPTION = ("help", "doctor", "rebase", "rebase-abort")
+
+
 def summary(module: str) -> str:
     """First docstring line of a verb's module, without importing it."""
     source = (Path(__file__).parent / f"{module.replace('.', '/')}.py").read_text(encoding="utf-8")
@@ -67,6 +73,8 @@ def run(argv: Sequence[str]) -> int:
                 f"the verbs are: {', '.join(sorted(VERBS))}",
                 "see `python -m scripts help`",
             )
+        if ADOPTION.exists() and verb not in _DURING_ADOPTION:
+            raise settle.stopped_midway()
         module, needs_tools = VERBS[verb]
         if needs_tools:
             tools.enter(["-m", "scripts", *argv])

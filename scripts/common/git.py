@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import IO
 
 from scripts.common import errors
-from scripts.common.files import HELD
+from scripts.common.files import HELD, remove_tree
 
-__all__ = ["FIXED_SECONDS", "GitError", "Repo", "clean_environment", "git_version", "new_repository", "open_repo"]
+__all__ = ["FIXED_SECONDS", "GitError", "Repo", "clean_environment", "git_version", "new_repository", "open_repo", "sweep"]
 
 CONFIG = Path(__file__).with_name("git.config")
 # One identity and one date make commit ids a function of content alone.
@@ -165,3 +165,13 @@ def new_repository(work_tree: Path) -> Repo:
     (repo.git_dir / "info" / "attributes").write_text("* -text -ident -filter -working-tree-encoding\n", encoding="utf-8")
     (repo.git_dir / "info" / "exclude").write_text("__pycache__/\n*.pyc\n", encoding="utf-8")
     return repo
+
+
+def sweep(repo: Repo) -> None:
+    """Delete what killed runs left in a repository of ours: packs and objects under way, scratch indexes, locks, crash notes.
+
+    The caller holds the lock under which all git commands on it run.
+    """
+    for pattern in ("objects/pack/tmp_*", "objects/??/tmp_obj_*", "index-*", "fast_import_crash_*", "*.lock", "refs/**/*.lock"):
+        for left in repo.git_dir.glob(pattern):
+            remove_tree(left)

@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 __all__ = [
+    "ADOPTION",
     "BUILD",
     "DIST",
     "OFFLINE",
@@ -24,6 +25,8 @@ ROOT = Path(__file__).resolve().parents[2]
 BUILD = ROOT / "build"
 DIST = ROOT / "dist"
 TREE = BUILD / "vllm"
+# While it is there, `make rebase ... ADOPT=1` is half done: files, index and HEAD may be of two releases.
+ADOPTION = BUILD / "rebase" / "adoption.json"
 PATCHES = ROOT / "patches"
 SERIES = PATCHES / "series"
 SERIES_LOCK = PATCHES / "series.lock"

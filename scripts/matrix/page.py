@@ -12,12 +12,18 @@ from scripts.common import errors
 from scripts.drift.contracts.model import BLOCK, INFO, REVIEW
 from scripts.matrix.rows import Matrix, Row
 
-__all__ = ["to_json", "to_markdown", "to_svg"]
+__all__ = ["from_json", "to_json", "to_markdown", "to_svg"]
 
 
 def to_json(matrix: Matrix) -> str:
     """Everything, stable."""
     return json.dumps(asdict(matrix), indent=1, sort_keys=True) + "\n"
+
+
+def from_json(text: str) -> Matrix:
+    """The matrix that `to_json` wrote."""
+    data = json.loads(text)
+    return Matrix(**{**data, "rows": tuple(Row(**row) for row in data["rows"])})
 
 
 def to_markdown(matrix: Matrix) -> str:

@@ -18,11 +18,11 @@ from scripts.common import errors
 from scripts.common.files import atomic_write, hold, say
 from scripts.common.paths import ROOT, shown
 from scripts.matrix import dispatch as matrixdispatch
-from scripts.matrix.page import to_json, to_markdown, to_svg
+from scripts.matrix.page import from_json, to_json, to_markdown, to_svg
 from scripts.matrix.rows import HOME, Matrix, Row, Subject, make_row, patched_tree, warm
 from scripts.rebase.result import carried_chain
-from scripts.rebase.state import LOCK, repository
-from scripts.rebase.walk import Step, walk
+from scripts.rebase.state import LOCK, remembered, repository
+from scripts.rebase.walk import Step, run_id, walk
 from scripts.series.patch import load
 from scripts.upstream.fetch import fetch
 from scripts.upstream.releases import Pin, read_pin, version_key
@@ -39,7 +39,8 @@ def subjects(pin: Pin, wanted: Sequence[str]) -> tuple[list[Subject], str]:
     steps: dict[str, Step] = {}
     stopped = []
     for target in sorted(ends, key=version_key):
-        done = walk(repo, pin, patches, target, {}, fetch, lambda s: say(f"carried to {s.version}"))
+        decided = remembered(repo, run_id(pin, patches, target), target)
+        done = walk(repo, pin, patches, target, decided, fetch, lambda s: say(f"carried to {s.version}"))
         steps.update({s.version: s for s in done.steps})
         if done.stop:
             stopped.append(f"{done.stop.patch} at {done.stop.version} ({', '.join(c.path for c in done.stop.conflicts)})")
@@ -55,6 +56,12 @@ def subjects(pin: Pin, wanted: Sequence[str]) -> tuple[list[Subject], str]:
 def build_matrix(pin: Pin, wanted: Sequence[str], jobs: int, dispatch: bool) -> Matrix:
     """All rows. Releases beyond a conflict have none, and the page says so."""
     found, stopped = subjects(pin, wanted)
+    if not found:
+        raise errors.CheckFailed(
+            f"the series does not reach vLLM {', '.join(wanted)}: {stopped}",
+            "there is no carried tree to judge",
+            f"`make rebase VLLM={wanted[0]}` lays the conflict out; when it has come to its end, run this again",
+        )
     missing: dict[str, str] = {}
     warm(found[0])  # what every row is compared with is taken once, not by each worker
     with ProcessPoolExecutor(jobs) as pool:
@@ -90,6 +97,19 @@ def _with_dispatch(found: Sequence[Subject], rows: Sequence[Row]) -> tuple[list[
     return [replace(row, dispatch=outcomes[row.version]) for row in rows], {}
 
 
+def _write(matrix: Matrix, folder: Path) -> None:
+    for name, content in (("matrix.md", to_markdown(matrix)), ("matrix.json", to_json(matrix)), ("matrix.svg", to_svg(matrix))):
+        atomic_write(folder / name, content.encode())
+        say(f"written: {shown(folder / name)}")
+
+
+def _as_pin(committed: Matrix, row: Row) -> Matrix:
+    """The committed matrix with `row`'s release as the pin; the other rows are those of the old pin's series, and it says so."""
+    rows = tuple(row if r.version == row.version else r for r in committed.rows)
+    old = f"all rows but {row.version}'s are of the series as it was pinned at {committed.pinned}: `make matrix` makes them anew"
+    return replace(committed, pinned=row.version, rows=rows, missing={**committed.missing, f"rows for the pin {row.version}": old})
+
+
 def main(argv: Sequence[str]) -> int:
     """Command line of `matrix`."""
     parser = argparse.ArgumentParser(prog="matrix", description=__doc__)
@@ -98,6 +118,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--no-dispatch", action="store_true", help="leave the behaviour check out")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--out", type=Path, default=ROOT / "docs", help="folder of the three files")
+    parser.add_argument("--as-pin", type=Path, help="write the committed pages, with the one asked release as the pin, to this folder")
     args = parser.parse_args(argv)
     pin = read_pin()
     for version in args.versions:
@@ -107,9 +128,9 @@ def main(argv: Sequence[str]) -> int:
     text, data = to_markdown(matrix), to_json(matrix)
     sys.stdout.write(data if args.json else text)
     if not args.versions or args.out != ROOT / "docs":
-        for name, content in (("matrix.md", text), ("matrix.json", data), ("matrix.svg", to_svg(matrix))):
-            atomic_write(args.out / name, content.encode())
-            say(f"written: {shown(args.out / name)}")
+        _write(matrix, args.out)
+    if args.as_pin and (args.out / "matrix.json").is_file():
+        _write(_as_pin(from_json((args.out / "matrix.json").read_text(encoding="utf-8")), matrix.rows[-1]), args.as_pin)
     failed = [r.version for r in matrix.rows if r.dispatch.startswith("failed")]
     if matrix.open_blocks or matrix.stopped or failed:
         raise errors.CheckFailed(

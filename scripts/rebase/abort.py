@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from scripts.common import errors
 from scripts.common.files import hold
+from scripts.rebase.settle import undo
 from scripts.rebase.state import LOCK, STATE, WORK, discard
 
 __all__ = ["main"]
@@ -16,6 +17,9 @@ def main(argv: Sequence[str]) -> int:
     """Command line of `rebase-abort`."""
     argparse.ArgumentParser(prog="rebase-abort", description=__doc__).parse_args(argv)
     with hold(LOCK, "rebase-abort"):
+        if undo():
+            print("taken back: pin, patches and HEAD are as they were before ADOPT=1")
+            return 0
         if not STATE.exists() and not WORK.exists():
             raise errors.UserError("no rebase is under way", "there is nothing to abort", "start one: `make rebase VLLM=x.y.z`")
         discard()

@@ -16,8 +16,8 @@ from scripts.common.git import Repo
 from scripts.common.paths import BUILD, shown
 from scripts.rebase.report import stop_report
 from scripts.rebase.result import carried_chain, lay_tree
-from scripts.rebase.state import HOME, LOCK, repository
-from scripts.rebase.walk import walk
+from scripts.rebase.state import HOME, LOCK, remembered, repository
+from scripts.rebase.walk import run_id, walk
 from scripts.series import apply
 from scripts.series.commits import scratch_index
 from scripts.series.patch import load
@@ -36,13 +36,14 @@ def apply_at(pin: Pin, version: str) -> tuple[Path, str, bool]:
     """
     with hold(LOCK, f"apply {version}"):
         repo = repository()
-        done = walk(repo, pin, load(), version, {}, fetch)
+        patches = load()
+        done = walk(repo, pin, patches, version, remembered(repo, run_id(pin, patches, version), version), fetch)
         if done.stop:
-            print(stop_report(done.stop, len(done.steps) - 1))
+            print(stop_report(done.stop, len(done.steps) - 1, laid_out=False))
             raise errors.RebaseConflict(
                 f"the series does not reach vLLM {version}",
                 f"{done.stop.patch} needs a person at {done.stop.version}",
-                f"`make rebase VLLM={version}` lays the conflict out",
+                f"`make rebase VLLM={version}` lays the conflict out; when it has come to its end, run this again",
             )
         chain = carried_chain(repo, done.steps[-1])
         folder, note = BUILD / f"vllm-{version}", HOME / f"laid-out-{version}"

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from dataclasses import replace
 
 from scripts.common import errors
 from scripts.common.files import hold
-from scripts.rebase import result
-from scripts.rebase.start import go_on
-from scripts.rebase.state import LOCK, RunState, discard, read_state, repository, taken, write_state
-from scripts.rebase.walk import run_id
+from scripts.rebase.adopt import take_over
+from scripts.rebase.resolve import taken
+from scripts.rebase.start import bound, go_on
+from scripts.rebase.state import LOCK, read_state, repository, write_state
 from scripts.series.patch import load
 from scripts.upstream.releases import read_pin
 
@@ -27,18 +28,24 @@ def main(argv: Sequence[str]) -> int:
         state = read_state()
         if state is None:
             raise errors.UserError("no rebase is under way", "there is nothing to go on with", "start one: `make rebase VLLM=x.y.z`")
-        pin, patches = read_pin(), load()
-        if run_id(pin, patches, state.target) != state.run:
+        if state.directory and args.adopt:
+            raise errors.UserError("ADOPT=1 takes a known release over, no folder", "a folder has no sha256 to pin", "leave ADOPT out")
+        repo, pin, patches = repository(), read_pin(), load()
+        if bound(repo, pin, patches, state) != state.run:
             raise errors.RebaseConflict(
-                f"the series or the pin changed since the rebase to {state.target} began",
+                f"the series, the pin or the given folder changed since `{state.asked}` began",
                 "its resolutions were made for other bytes",
                 "put them back (`git stash`), or `make rebase-abort` and start again",
             )
         if state.stop:
-            answer = "drop" if args.drop else taken(repository(), state)
-            state = RunState(state.run, state.target, {**state.resolutions, state.stop: answer})
+            answer = "drop"
+            if not args.drop:
+                correction = taken(repo, state)
+                print(correction)
+                answer = correction.tree
+            state = replace(state, resolutions={**state.resolutions, state.stop: answer}, stop="", tree="", conflicts={})
             write_state(state)
-        finished = go_on(pin, patches, state)
-        result.finish(repository(), pin, patches, finished, state.target, None, args.adopt)
-        discard()
+        result = go_on(repo, pin, patches, state)
+    if args.adopt and result:
+        take_over(result)
     return 0

@@ -31,21 +31,27 @@ def report(walk: Walk) -> str:
     return "\n".join(lines) + "\n"
 
 
-def stop_report(stop: Stop, done: int) -> str:
-    """Three lists (conflicted files, patches to deleted files, broken patches) and the literal commands to go on."""
+def stop_report(stop: Stop, done: int, laid_out: bool = True) -> str:
+    """Three lists (conflicted files, patches to files that are gone, broken patches) and, where it is laid out, the commands to go on."""
     content = [c for c in stop.conflicts if c.kind == "content"]
-    deleted = [c for c in stop.conflicts if c.kind == "deleted"]
+    deleted = [c for c in stop.conflicts if c.kind in ("deleted", "replaced")]
     broken = [c for c in stop.conflicts if c.kind == "broken"]
     lines = [f"stopped at vLLM {stop.version} after {done} release(s): {stop.patch}", "", "conflicted files:"]
     for c in content:
         have, total = c.upstream_has
         hunks = ", ".join(f"lines {h}" for h in c.hunks) or "whole file"
-        lines.append(f"  {c.path}: {hunks}" + (f"; {have} of {total} hunk(s) are upstream already" if have else ""))
+        lines.append(
+            f"  {c.path}: {hunks}"
+            + (f"; {have} of {total} hunk(s) are upstream already" if have else "")
+            + (f"; {c.became}" if c.became else "")
+        )
     lines += [] if content else ["  none"]
-    lines += ["patches to files that upstream deleted or moved:"]
-    lines += [f"  {stop.patch}: {c.path}" for c in deleted] or ["  none"]
+    lines += ["patches to files that upstream deleted, moved or replaced:"]
+    lines += [f"  {stop.patch}: {c.path}" + (f" ({c.became})" if c.became else "") for c in deleted] or ["  none"]
     lines += ["broken patches (git could not merge them at all):"]
     lines += [f"  {stop.patch}" for _ in broken] or ["  none"]
+    if not laid_out:
+        return "\n".join(lines)
     lines += ["", "to go on:"]
     lines += [f"  $EDITOR {shown(WORK / c.path)}" for c in content]
     lines += ["  make rebase-continue", "or, if upstream has it in another form:", "  make rebase-continue DROP=1", "or, to give up:"]

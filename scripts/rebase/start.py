@@ -10,20 +10,24 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from scripts.common import errors
 from scripts.common.files import hold, say
-from scripts.common.paths import shown
-from scripts.rebase import result
+from scripts.common.git import Repo
+from scripts.common.paths import ADOPTION, shown
+from scripts.rebase import adopt, settle
+from scripts.rebase.onto import import_folder, release_of
 from scripts.rebase.report import stop_report
-from scripts.rebase.state import LOCK, WORK, RunState, discard, lay_out, read_state, repository, write_state
-from scripts.rebase.walk import Step, Walk, run_id, walk
+from scripts.rebase.result import Result, finish
+from scripts.rebase.state import LOCK, WORK, RunState, discard, lay_out, read_state, remembered, repository, write_state
+from scripts.rebase.walk import Step, run_id, walk
 from scripts.series.patch import Patch, load
 from scripts.upstream.fetch import fetch
 from scripts.upstream.releases import Pin, read_pin
 
-__all__ = ["go_on", "main"]
+__all__ = ["bound", "go_on", "main"]
 
 
 def main(argv: Sequence[str]) -> int:
@@ -31,44 +35,66 @@ def main(argv: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="rebase", description=__doc__)
     parser.add_argument("version", nargs="?", default=os.environ.get("VLLM"), help="a known release (or VLLM=...)")
     parser.add_argument("--adopt", action="store_true", help="take the result over into this repository, in two commits")
-    parser.add_argument("--dir", type=Path, help="carry the series onto this source tree instead (UPSTREAM_DIR=...); it is only read")
+    parser.add_argument("--dir", type=Path, help="carry the series onto this source tree (UPSTREAM_DIR=...), which is only read")
     parser.add_argument("--checkout", type=Path, help="also lay the finished tree out in this folder")
     args = parser.parse_args(argv)
-    pin, patches = read_pin(), load()
+    if args.dir and args.adopt:
+        raise errors.UserError("ADOPT=1 takes a known release over, no folder", "a folder has no sha256 to pin", "leave one of them out")
+    if not args.version and not args.dir:
+        raise errors.UserError("rebase needs a release", "there is no other place to go to", "run `make rebase VLLM=x.y.z`")
     with hold(LOCK, "rebase"):
-        if args.dir:
-            return result.onto_directory(repository(), pin, patches, args.dir, args.checkout)
-        if not args.version:
-            raise errors.UserError("rebase needs a release", "there is no other place to go to", "run `make rebase VLLM=x.y.z`")
-        pin.release(args.version)
-        run, state = run_id(pin, patches, args.version), read_state()
-        if state is not None and state.run != run:
-            raise errors.RebaseConflict(
-                f"a rebase to {state.target} is under way, for another series, pin or target than yours",
-                "its resolutions do not fit your run",
-                f"finish it (`make rebase-continue`, with the files it began with) or drop it: `make rebase-abort`; it stopped at {state.stop or 'no patch'}",
-            )
-        finished = go_on(pin, patches, state or RunState(run, args.version))
-        result.finish(repository(), pin, patches, finished, args.version, args.checkout, args.adopt)
-        discard()  # last: a run that is killed before has its resolutions still
+        if ADOPTION.exists():
+            return settle.finish(args.version if args.adopt else None)
+        pin = read_pin()
+        target = release_of(pin, args.dir, args.version) if args.dir else pin.release(args.version).version
+        if target == pin.version and not args.dir:
+            print(f"nothing to be done: vLLM {target} is the pinned release; `make apply` lays it out")
+            return 0
+        asked = RunState("", target, {}, str(args.dir or ""), str(args.checkout or ""))
+        result = _begin(pin, load(), asked)
+    if args.adopt and result:
+        adopt.take_over(result)
     return 0
 
 
-def go_on(pin: Pin, patches: Sequence[Patch], state: RunState) -> Walk:
-    """Walk as far as it goes. Returns the whole walk when it reaches the target.
+def _begin(pin: Pin, patches: Sequence[Patch], asked: RunState) -> Result | None:
+    repo, state = repository(), read_state()
+    run = bound(repo, pin, patches, asked)
+    if state is not None and state.run != run:
+        raise errors.RebaseConflict(
+            f"`{state.asked}` is under way, for another series, pin or target than yours",
+            "its resolutions do not fit your run",
+            f"finish it (`make rebase-continue`, with the files it began with) or drop it: `make rebase-abort`; it stopped at {state.stop or 'no patch'}",
+        )
+    if state is None:
+        known = {} if asked.directory else remembered(repo, run, asked.target)
+        state = replace(asked, run=run, resolutions=known)
+    return go_on(repo, pin, patches, replace(state, checkout=asked.checkout or state.checkout))
+
+
+def bound(repo: Repo, pin: Pin, patches: Sequence[Patch], state: RunState) -> str:
+    """What a run is bound to: `run_id`, with the content of the folder as it is now."""
+    return run_id(pin, patches, state.target, import_folder(repo, Path(state.directory)) if state.directory else "")
+
+
+def go_on(repo: Repo, pin: Pin, patches: Sequence[Patch], state: RunState) -> Result | None:
+    """Walk as far as it goes; at the target, write the result and forget the run (its resolutions stay with the result).
 
     Raises:
         errors.RebaseConflict: it stopped; the state and the work tree are there for a person.
     """
-    repo = repository()
-    done = walk(repo, pin, patches, state.target, state.resolutions, fetch, _tell)
+    onto = (Path(state.directory).resolve().name, import_folder(repo, Path(state.directory))) if state.directory else None
+    done = walk(repo, pin, patches, state.target, state.resolutions, fetch, _tell, onto)
     if done.stop is None:
-        return done
+        result = finish(repo, pin, patches, done, state)
+        discard()
+        return result
     stop = done.stop
     same = state.stop == stop.key and state.tree == stop.tree and WORK.is_dir()
     if not same:  # a person's edits of the same stop are kept
         lay_out(repo, stop)
-    write_state(RunState(state.run, state.target, state.resolutions, stop.key, stop.tree, {c.path: c.kind for c in stop.conflicts}))
+    kinds = {c.path: c.kind for c in stop.conflicts}
+    write_state(replace(state, stop=stop.key, parent=stop.parent, tree=stop.tree, conflicts=kinds))
     print(stop_report(stop, len(done.steps) - 1))
     raise errors.RebaseConflict(
         f"stopped at vLLM {stop.version}, {stop.patch}",

@@ -9,19 +9,35 @@ from pathlib import Path
 
 from scripts.common import errors
 from scripts.common.files import atomic_write, new_folder, remove_tree
-from scripts.common.git import Repo, git_version, new_repository, open_repo
+from scripts.common.git import Repo, git_version, new_repository, open_repo, sweep
 from scripts.common.outside import MOST_BYTES, StrictError, read_json
 from scripts.common.paths import BUILD, shown
 from scripts.rebase.walk import Stop
 from scripts.series.commits import scratch_index
 
-__all__ = ["HOME", "LOCK", "REPO", "STATE", "WORK", "RunState", "discard", "lay_out", "read_state", "repository", "taken", "write_state"]
+__all__ = [
+    "HOME",
+    "LOCK",
+    "REPO",
+    "RESOLUTIONS",
+    "STATE",
+    "WORK",
+    "RunState",
+    "discard",
+    "lay_out",
+    "read_state",
+    "remember",
+    "remembered",
+    "repository",
+    "write_state",
+]
 
 HOME = BUILD / "rebase"
 LOCK = HOME / ".lock"
 REPO = HOME / "objects"
 STATE = HOME / "state.json"
 WORK = HOME / "work"
+RESOLUTIONS = "resolutions.json"
 
 
 @dataclass(frozen=True)
@@ -29,10 +45,13 @@ class RunState:
     """State of a run under way.
 
     Attributes:
-        run: what it is bound to (`stepping.run_id`).
-        target: the release asked for.
+        run: what it is bound to (`walk.run_id`).
+        target: the release asked for; with `directory`, the release that folder is made from.
         resolutions: place -> tree id or "drop".
+        directory: folder the series is carried onto after `target` (UPSTREAM_DIR), or "".
+        checkout: folder the finished tree goes to (CHECKOUT), or "".
         stop: the place a person is asked about; "" when none is.
+        parent: commit that the stopped patch must stand on.
         tree: the merge result laid out in the work tree for that place.
         conflicts: paths that need a person there, by kind.
     """
@@ -40,18 +59,30 @@ class RunState:
     run: str
     target: str
     resolutions: Mapping[str, str] = field(default_factory=dict)
+    directory: str = ""
+    checkout: str = ""
     stop: str = ""
+    parent: str = ""
     tree: str = ""
     conflicts: Mapping[str, str] = field(default_factory=dict)
 
+    @property
+    def asked(self) -> str:
+        """The command that began it, as a person types it."""
+        words = ["make rebase", f"VLLM={self.target}"]
+        words += [f"UPSTREAM_DIR={self.directory}"] if self.directory else []
+        return " ".join(words + ([f"CHECKOUT={self.checkout}"] if self.checkout else []))
+
 
 def repository(folder: Path = REPO) -> Repo:
-    """The object store of all rebases; imports of releases stay in it between runs."""
+    """The object store of all rebases; imports of releases stay in it between runs. The caller holds `LOCK`."""
     git_version()
     if not (folder / ".git" / "HEAD").is_file():
         with new_folder(folder) as work:
             new_repository(work)
-    return open_repo(folder)
+    repo = open_repo(folder)
+    sweep(repo)
+    return repo
 
 
 def read_state(path: Path = STATE) -> RunState | None:
@@ -85,36 +116,20 @@ def lay_out(repo: Repo, stop: Stop, work: Path = WORK) -> None:
         index.out("checkout-index", "-a", "-f")
 
 
-def taken(repo: Repo, state: RunState, work: Path = WORK) -> str:
-    """The tree of the corrected files.
+def remember(run: str, resolutions: Mapping[str, str]) -> bytes:
+    """The file that keeps a finished run's resolutions beside its result."""
+    return (json.dumps({"run": run, "resolutions": dict(resolutions)}, indent=1, sort_keys=True) + "\n").encode()
 
-    Raises:
-        errors.RebaseConflict: markers are left, or a file that upstream deleted is still there.
-    """
-    if not work.is_dir():
-        raise errors.MissingInput(
-            f"{shown(work)} is gone", "the corrected files are read from there", "`make rebase VLLM=" + state.target + "` lays it out again"
-        )
-    for path, kind in sorted(state.conflicts.items()):
-        file = work / path
-        if kind == "deleted" and file.exists():
-            raise errors.RebaseConflict(
-                f"{path} is still in {shown(work)}",
-                "upstream deleted or moved it, so the patch's change must go to its new place",
-                f"make the change where the code went, delete {shown(file)}, then `make rebase-continue` (or DROP=1 to leave the patch out)",
-            )
-        if kind != "deleted" and file.is_file():
-            text = file.read_bytes()
-            if b"\n<<<<<<< " in b"\n" + text or b"\n>>>>>>> " in text:
-                raise errors.RebaseConflict(
-                    f"{path} still has conflict markers",
-                    "they would become part of the patch",
-                    f"edit {shown(file)}, then `make rebase-continue`",
-                )
-    with scratch_index(Repo(repo.git_dir, work)) as index:
-        index.out("read-tree", state.tree)
-        index.out("add", "-A", "-f", ".")
-        return index.out("write-tree")
+
+def remembered(repo: Repo, run: str, target: str) -> dict[str, str]:
+    """The resolutions that a finished run to `target` was given, where they were made for the same bytes and are still there."""
+    path = HOME / target / RESOLUTIONS
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+        found = {str(k): str(v) for k, v in data["resolutions"].items()} if data["run"] == run else {}
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        return {}
+    return found if all(tree == "drop" or repo.has(tree) for tree in found.values()) else {}
 
 
 def discard() -> None:

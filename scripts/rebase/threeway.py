@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from scripts.common.git import GitError, Repo
 from scripts.series.commits import scratch_index
+from scripts.series.merge import Merged, merge, tree_of
 
 __all__ = [
     "APPLIES",
@@ -18,14 +19,12 @@ __all__ = [
     "Conflict",
     "carry",
     "hunk_bodies",
-    "tree_of",
 ]
 
 APPLIES = "applies"
 MOVED = "applies with moved context"
 UPSTREAMED = "upstreamed"
 CONFLICTS = "conflicts"
-_RENAMES = ("-c", "merge.renames=true", "-c", "merge.directoryRenames=true")
 
 
 @dataclass(frozen=True)
@@ -34,15 +33,18 @@ class Conflict:
 
     Attributes:
         path: the file.
-        kind: "content", "deleted" (upstream removed or moved the file) or "broken" (git could not merge it at all).
+        kind: "content", "deleted" (upstream removed or moved the file), "replaced" (it is no plain file any more) or "broken"
+            (git could not merge it at all).
         hunks: line ranges of the conflict markers in the merged text, such as "120-128".
         upstream_has: how many of the patch's hunks of this file upstream holds already, and of how many.
+        became: what upstream made of the file besides other text, such as "a symbolic link to x now"; "" where nothing.
     """
 
     path: str
     kind: str
     hunks: tuple[str, ...] = ()
     upstream_has: tuple[int, int] = (0, 0)
+    became: str = ""
 
 
 @dataclass(frozen=True)
@@ -62,11 +64,6 @@ class Carried:
     note: str = ""
 
 
-def tree_of(repo: Repo, commit: str) -> str:
-    """Tree id of a commit."""
-    return repo.out("rev-parse", f"{commit}^{{tree}}")
-
-
 def carry(repo: Repo, old: str, old_parent: str, new_parent: str) -> Carried:
     """The change old_parent..old on new_parent.
 
@@ -74,21 +71,19 @@ def carry(repo: Repo, old: str, old_parent: str, new_parent: str) -> Carried:
     new_parent itself, or every hunk of it can be taken out of new_parent.
     """
     here = tree_of(repo, new_parent)
-    ours = repo.commit_tree(here, old_parent, "ours\n")
-    done = repo.raw(*_RENAMES, "merge-tree", "--write-tree", "-z", "--messages", ours, old, ok=(0, 1, 128))
-    if done.returncode == 128:
-        return Carried(CONFLICTS, here, (Conflict("", "broken"),), done.stderr.decode(errors="replace").strip())
-    fields = done.stdout.decode(errors="surrogateescape").split("\0")
-    merged = fields[0].strip()
-    if done.returncode == 0:
-        if merged == here:
+    merged = merge(repo, old, old_parent, new_parent)
+    if not merged.tree:
+        return Carried(CONFLICTS, here, (Conflict("", "broken"),), merged.error)
+    if merged.clean:
+        if merged.tree == here:
             return Carried(UPSTREAMED, here)
-        return _clean(repo, old, old_parent, new_parent, merged)
-    conflicts = tuple(_conflicts(repo, fields[1:], merged, old, old_parent, new_parent))
-    counted = [c.upstream_has for c in conflicts]
-    if conflicts and all(total and have == total for have, total in counted) and _rest_is_upstream(repo, old, old_parent, new_parent):
+        return _clean(repo, old, old_parent, new_parent, merged.tree)
+    conflicts = tuple(_conflicts(repo, merged, old, old_parent, new_parent))
+    if all(total and have == total for have, total in (c.upstream_has for c in conflicts)) and _rest_is_upstream(
+        repo, old, old_parent, new_parent
+    ):
         return Carried(UPSTREAMED, here, note="every hunk of it can be taken out of upstream's text")
-    return Carried(CONFLICTS, merged, conflicts)
+    return Carried(CONFLICTS, merged.tree, conflicts)
 
 
 def _clean(repo: Repo, old: str, old_parent: str, new_parent: str, merged: str) -> Carried:
@@ -123,22 +118,47 @@ def _changes(lines: Sequence[str]) -> tuple[str, ...]:
     return tuple(line for line in lines if line[:1] in "+-")
 
 
-def _conflicts(repo: Repo, fields: Sequence[str], merged: str, old: str, old_parent: str, new_parent: str) -> list[Conflict]:
-    """Read merge-tree's conflict list: entries `mode oid stage<TAB>path` up to the empty field."""
+def _conflicts(repo: Repo, merged: Merged, old: str, old_parent: str, new_parent: str) -> list[Conflict]:
+    """One entry a path of the patch. git puts our text beside a file that became something else: `path~COMMIT`."""
     stages: dict[str, set[str]] = {}
-    for entry in fields:
-        if not entry:
-            break
-        meta, _, path = entry.partition("\t")
-        stages.setdefault(path, set()).add(meta.split(" ")[2])
+    for path, have in merged.stages.items():
+        stages.setdefault(path.removesuffix(f"~{old}"), set()).update(have)
     found = []
-    for path, have in sorted(stages.items()):
+    for path, kinds in sorted(stages.items()):
         count = _upstream_has(repo, old, old_parent, new_parent, path)
-        if "2" not in have and "1" in have:
+        became = _became(repo, old_parent, new_parent, path)
+        if "2" not in kinds and "1" in kinds and not became:
             found.append(Conflict(path, "deleted", (), count))
         else:
-            found.append(Conflict(path, "content", _marked(repo, merged, path), count))
+            replaced = became.startswith("a ")
+            found.append(Conflict(path, "replaced" if replaced else "content", _marked(repo, merged.tree, path), count, became))
     return found
+
+
+def _became(repo: Repo, old_parent: str, new_parent: str, path: str) -> str:
+    """What upstream made of a file besides other text; "" where nothing."""
+    row = repo.out("ls-tree", new_parent, "--", path)
+    if not row:
+        return ""
+    kind = row.split(" ")[0]
+    if kind == "040000":
+        return "a folder now"
+    if kind == "160000":
+        return "a submodule now"
+    new = repo.raw("cat-file", "blob", f"{new_parent}:{path}").stdout
+    if kind == "120000":
+        return f"a symbolic link to {new.decode(errors='replace')} now"
+    old = repo.raw("cat-file", "blob", f"{old_parent}:{path}", ok=(0, 128)).stdout
+    if b"\0" in new and b"\0" not in old:
+        return "a binary file now"
+    before, after = _line_ends(old), _line_ends(new)
+    return f"its line ends are {after} now, they were {before}" if before and after and before != after else ""
+
+
+def _line_ends(text: bytes) -> str:
+    """LF, CRLF or mixed; "" for a text of one line."""
+    pairs, ends = text.count(b"\r\n"), text.count(b"\n")
+    return "" if not ends else "LF" if not pairs else "CRLF" if pairs == ends else "mixed"
 
 
 def _marked(repo: Repo, tree: str, path: str) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
@@ -98,9 +99,9 @@ def path_to(pin: Pin, target: str) -> list[str]:
     return known[start : end + 1] if end >= start else known[end : start + 1][::-1]
 
 
-def run_id(pin: Pin, patches: Sequence[Patch], target: str) -> str:
-    """What a stopped run is bound to: pinned release, target, every byte of the series in order."""
-    digest = hashlib.sha256(f"{pin.version}\0{pin.sdist.sha256}\0{target}\0".encode())
+def run_id(pin: Pin, patches: Sequence[Patch], target: str, onto: str = "") -> str:
+    """What a stopped run is bound to: pinned release, target, every byte of the series in order, the commit of a given folder."""
+    digest = hashlib.sha256(f"{pin.version}\0{pin.sdist.sha256}\0{target}\0{onto}".encode())
     for patch in patches:
         digest.update(f"{patch.name}\0{len(patch.raw)}\0".encode() + patch.raw)
     return digest.hexdigest()
@@ -114,10 +115,12 @@ def walk(
     resolutions: Mapping[str, str],
     sdist: Callable[[Artifact], Path],
     tell: Callable[[Step], None] = lambda _step: None,
+    onto: tuple[str, str] | None = None,
 ) -> Walk:
     """Carry the series release by release; stop at the first conflict that `resolutions` has no answer for.
 
-    A resolution is a tree id, or "drop" for a patch that a person takes out at that release.
+    A resolution is a tree id, or "drop" for a patch that a person takes out at that release. `onto` is a last step after the
+    target: the name and the base commit of a tree that somebody gave.
 
     Raises:
         errors.Fatal: a patch does not fit the pinned release itself, or an sdist is missing.
@@ -127,14 +130,24 @@ def walk(
     commits = apply_series(repo, base, patches)
     rows = tuple(Row(p.name, "pinned", c) for p, c in zip(patches, commits, strict=True))
     steps = [Step(pin.version, base, rows)]
+    ways: list[tuple[str, Callable[[], str]]] = []
     for _, version in pairwise(path_to(pin, target)):
         artifact = pin.release(version)
-        done = one_release(repo, steps[-1], version, import_base(repo, artifact, sdist(artifact)), messages, resolutions)
+        ways.append((version, partial(_imported, repo, artifact, sdist)))
+    if onto:
+        name, commit = onto
+        ways.append((name, lambda: commit))
+    for version, base_of in ways:
+        done = one_release(repo, steps[-1], version, base_of(), messages, resolutions)
         if isinstance(done, Stop):
             return Walk(tuple(steps), done)
         steps.append(done)
         tell(done)
     return Walk(tuple(steps), None)
+
+
+def _imported(repo: Repo, artifact: Artifact, sdist: Callable[[Artifact], Path]) -> str:
+    return import_base(repo, artifact, sdist(artifact))
 
 
 def one_release(

@@ -21,6 +21,7 @@ from scripts.upstream import sdist as archive
 from scripts.upstream.releases import Artifact
 
 __all__ = [
+    "JUNK",
     "OVERLAY_SUBJECT",
     "Chain",
     "OverlayFile",
@@ -36,7 +37,7 @@ __all__ = [
 
 OVERLAY_SUBJECT = "overlay and csrc: the new files"
 _ZERO = "0" * 40
-_JUNK = {"__pycache__", ".pytest_cache", ".mypy_cache", ".ruff_cache"}
+JUNK = {"__pycache__", ".pytest_cache", ".mypy_cache", ".ruff_cache"}
 
 
 @dataclass(frozen=True)
@@ -80,7 +81,7 @@ def overlay_files(root: Path = ROOT) -> list[OverlayFile]:
     for folder, lands in OVERLAY_ROOTS.items():
         for source in sorted((root / folder).rglob("*")):
             inside = source.relative_to(root / folder)
-            if _JUNK.intersection(inside.parts) or source.suffix in (".pyc", TEMPORARY) or (source.is_dir() and not source.is_symlink()):
+            if JUNK.intersection(inside.parts) or source.suffix in (".pyc", TEMPORARY) or (source.is_dir() and not source.is_symlink()):
                 continue
             if source.is_symlink() or not source.is_file() or any(c in str(inside) for c in '\n\t"\\'):
                 raise errors.SeriesError(

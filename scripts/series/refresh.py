@@ -19,6 +19,7 @@ from scripts.common.paths import PATCHES, SERIES, SERIES_LOCK, TREE, shown
 from scripts.series.apply import LOCK
 from scripts.series.commits import OVERLAY_SUBJECT, Chain, build_chain, import_base, inputs_key, overlay_files, scratch_index
 from scripts.series.export import export_series, finish_journal, overlay_home, series_text, write_all
+from scripts.series.merge import merge
 from scripts.series.patch import load, slug
 from scripts.series.worktree import State, check_idle, edits, finish_move, lock_text, move_to, read_state, write_state
 from scripts.upstream.fetch import fetch_pinned
@@ -49,12 +50,10 @@ def _restrict(repo: Repo, tree: str, onto: str, paths: Sequence[str]) -> str:
 
 
 def _carry(repo: Repo, old: str, old_parent: str, new_parent: str) -> str:
-    """Tree of `old`'s change on `new_parent`, three-way."""
-    a = repo.commit_tree(repo.out("rev-parse", f"{new_parent}^{{tree}}"), old_parent, "ours\n")
-    done = repo.raw("merge-tree", "--write-tree", "--no-messages", a, old, ok=(0, 1))
-    if done.returncode:
-        raise GitError(["merge-tree", old], 1, done.stdout.decode(errors="replace"))
-    return done.stdout.decode().split("\n", 1)[0]
+    done = merge(repo, old, old_parent, new_parent)
+    if not done.clean:
+        raise GitError(["merge-tree", old], 1, done.error or ", ".join(done.stages))
+    return done.tree
 
 
 @dataclass(frozen=True)
