@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -167,11 +168,13 @@ def new_repository(work_tree: Path) -> Repo:
     return repo
 
 
-def sweep(repo: Repo) -> None:
+def sweep(repo: Repo, older_than: float = 0.0) -> None:
     """Delete what killed runs left in a repository of ours: packs and objects under way, scratch indexes, locks, crash notes.
 
-    The caller holds the lock under which all git commands on it run.
+    The caller holds the lock under which our git commands on it run. `older_than` seconds spares what a person's git writes now.
     """
-    for pattern in ("objects/pack/tmp_*", "objects/??/tmp_obj_*", "index-*", "fast_import_crash_*", "*.lock", "refs/**/*.lock"):
+    before = time.time() - older_than
+    for pattern in ("objects/pack/tmp_*", "objects/??/tmp_obj_*", "index-*", "fast_import_crash_*", "refs/gfx936/**/*.lock"):
         for left in repo.git_dir.glob(pattern):
-            remove_tree(left)
+            if left.lstat().st_mtime <= before:
+                remove_tree(left)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from scripts.common import errors
 from scripts.common.files import new_folder, say
-from scripts.common.git import Repo, git_version, new_repository, open_repo
+from scripts.common.git import Repo, git_version, new_repository, open_repo, sweep
 from scripts.common.paths import BUILD, TREE, shown
 from scripts.series.commits import Chain, build_chain, import_base, inputs_key, overlay_files
 from scripts.series.export import finish_journal
@@ -78,6 +78,7 @@ def apply_tree(pin: Pin, drop_edits: bool = False) -> tuple[State, bool]:
             write_state(repo, state)
         return state, True
     repo = open_repo(TREE)
+    sweep(repo, older_than=600)
     check_idle(repo)
     if state.moving_to:
         state = finish_move(repo, state)

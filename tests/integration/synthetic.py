@@ -65,8 +65,11 @@ def _sdist(folder: Path, version: str, files: Mapping[str, str]) -> Artifact:
     with tarfile.open(folder / name, "w:gz") as tar:
         for path, text in sorted({"PKG-INFO": f"Metadata-Version: 2.1\nName: vllm\nVersion: {version}\n", **files}.items()):
             info = tarfile.TarInfo(f"vllm-{version}/{path}")
-            info.size = len(text.encode())
-            tar.addfile(info, io.BytesIO(text.encode()))
+            if text.startswith("link:"):
+                info.type, info.linkname = tarfile.SYMTYPE, text.removeprefix("link:")
+            else:
+                info.size = len(text.encode())
+            tar.addfile(info, io.BytesIO(text.encode()[: info.size]))
     data = (folder / name).read_bytes()
     return Artifact("vllm", version, name, hashlib.sha256(data).hexdigest(), len(data))
 
@@ -93,7 +96,7 @@ def make_project(
     series: Sequence[tuple[str, Mapping[str, str]]],
     overlay: Mapping[str, str],
 ) -> Project:
-    """Lay the project out below `tmp`. `releases`: version -> path -> text."""
+    """Lay the project out below `tmp`. `releases`: version -> path -> text, or "link:TARGET"."""
     root = tmp / "project"
     shutil.copytree(ROOT / "scripts", root / "scripts", ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copytree(ROOT / "requirements", root / "requirements")
