@@ -164,7 +164,7 @@ def killing(p: Project, task: dict[str, Any]) -> tuple[dict[str, Any], list[dict
 
 
 def test_killed_at_40_moments_it_is_finished_or_taken_back_and_nothing_is_left(p: Project) -> None:
-    """C59. Every third kill is taken back instead."""
+    """Every third kill is taken back instead."""
     adopt = ["rebase", "1.1.0", "--adopt"]
     whole, rows = killing(p, {"verb": adopt, "points": 32, "group": 8, "then": [adopt, adopt, ["rebase-abort"]]})
     assert whole["subjects"] == TWO
@@ -195,7 +195,7 @@ def test_what_a_person_did_after_a_kill_is_kept_and_named(p: Project) -> None:
 
 @pytest.mark.parametrize("verb", [["rebase", "1.1.0"], ["rebase-continue"]])
 def test_killed_on_the_way_the_same_command_comes_to_the_same_end_and_no_correction_is_lost(p: Project, verb: list[str]) -> None:
-    """C59."""
+    """The next run completes, and no half state is taken for a whole one."""
     if verb == ["rebase-continue"]:
         p.run("rebase", "1.2.0")
         (p.root / "build/rebase/work" / GATE).write_text(lines((20, "twenty with our hook\n")))
