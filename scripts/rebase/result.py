@@ -11,7 +11,7 @@ from scripts.common.files import atomic_write, new_folder
 from scripts.common.git import Repo
 from scripts.common.paths import shown
 from scripts.rebase.report import closing, report
-from scripts.rebase.state import HOME, RESOLUTIONS, RunState, remember
+from scripts.rebase.state import HOME, RESOLUTIONS, Decided, RunState
 from scripts.rebase.walk import Step, Walk
 from scripts.series.commits import Chain, overlay_commit, overlay_files, scratch_index
 from scripts.series.export import export_series, series_text
@@ -83,7 +83,7 @@ def _written(repo: Repo, pin: Pin, walk: Walk, chain: Chain, state: RunState) ->
     notes = {
         "report.md": report(walk).encode(),
         "range-diff.txt": _range_diff(repo, first, last).encode(),
-        RESOLUTIONS: remember(state.run, state.resolutions),
+        RESOLUTIONS: Decided(state.run, state.resolutions).to_json(),
     }
     with new_folder(HOME / target) as folder:
         for name, data in {**files, **notes}.items():

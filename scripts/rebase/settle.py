@@ -1,11 +1,10 @@
 """An adoption that comes whole or not at all: a note names HEAD before and after it, and files, HEAD and index follow.
 
-Standard library only: the command line asks here before any verb runs.
+Nothing outside of scripts/common is needed: the command line asks here before any verb runs.
 """
 
 from __future__ import annotations
 
-import json
 import shutil
 import subprocess
 import time
@@ -15,6 +14,7 @@ from pathlib import Path
 from scripts.common import errors
 from scripts.common.files import TEMPORARY, atomic_write
 from scripts.common.git import Repo, clean_environment
+from scripts.common.outside import MOST_BYTES, StrictError, read_json
 from scripts.common.paths import ADOPTION, ROOT, shown
 
 __all__ = ["Note", "drop_index", "finish", "root_repository", "settle", "stopped_midway", "undo"]
@@ -49,7 +49,15 @@ def undo() -> bool:
 
 
 def _note() -> Note:
-    return Note(**json.loads(ADOPTION.read_bytes()))
+    try:
+        note: Note = read_json(Note, ADOPTION, MOST_BYTES)
+    except StrictError as error:
+        raise errors.DirtyTree(
+            f"{shown(ADOPTION)} is damaged ({error})",
+            "it names HEAD before and after an adoption that was stopped midway",
+            "see `git log` and `git status` for what is there, put it right, then delete the file",
+        ) from error
+    return note
 
 
 def stopped_midway() -> errors.Fatal:

@@ -22,11 +22,11 @@ __all__ = [
     "RESOLUTIONS",
     "STATE",
     "WORK",
+    "Decided",
     "RunState",
     "discard",
     "lay_out",
     "read_state",
-    "remember",
     "remembered",
     "repository",
     "write_state",
@@ -116,20 +116,26 @@ def lay_out(repo: Repo, stop: Stop, work: Path = WORK) -> None:
         index.out("checkout-index", "-a", "-f")
 
 
-def remember(run: str, resolutions: Mapping[str, str]) -> bytes:
-    """The file that keeps a finished run's resolutions beside its result."""
-    return (json.dumps({"run": run, "resolutions": dict(resolutions)}, indent=1, sort_keys=True) + "\n").encode()
+@dataclass(frozen=True)
+class Decided:
+    """The resolutions of a finished run, kept beside its result."""
+
+    run: str
+    resolutions: Mapping[str, str]
+
+    def to_json(self) -> bytes:
+        """The file's bytes."""
+        return (json.dumps(asdict(self), indent=1, sort_keys=True) + "\n").encode()
 
 
-def remembered(repo: Repo, run: str, target: str) -> dict[str, str]:
+def remembered(repo: Repo, run: str, target: str) -> Mapping[str, str]:
     """The resolutions that a finished run to `target` was given, where they were made for the same bytes and are still there."""
-    path = HOME / target / RESOLUTIONS
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-        found = {str(k): str(v) for k, v in data["resolutions"].items()} if data["run"] == run else {}
-    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        found: Decided = read_json(Decided, HOME / target / RESOLUTIONS, MOST_BYTES)
+    except (FileNotFoundError, StrictError):
         return {}
-    return found if all(tree == "drop" or repo.has(tree) for tree in found.values()) else {}
+    whole = found.run == run and all(tree == "drop" or repo.has(tree) for tree in found.resolutions.values())
+    return found.resolutions if whole else {}
 
 
 def discard() -> None:

@@ -1,8 +1,8 @@
 """Run one verb of a project again and again, each time killed at another moment; run by the tests, in the project's folder.
 
-Standard input: {"verb": [...], "points": N, "group": M, "then": [...], "keep": [...]}. The verb is killed just before the write, rename,
-deletion or program start that comes N-th, for N points spread evenly over the whole run, and M times with its children at a moment
-in between. After each kill `then` is run until it ends; then the project is put back as it was. Output: one JSON line a kill.
+Standard input: {"verb": [...], "points": N, "then": [[...], ...]}. The verb is killed N times, spread evenly over the whole run: just before
+a write, rename, deletion or program start; every fifth time with its children, some milliseconds later. After each kill one of `then`
+is run; then the project is put back as it was. Output: one JSON line for the run that was left alone, and one a kill.
 """
 
 from __future__ import annotations
@@ -35,8 +35,11 @@ def is_step(event: str, args: tuple[object, ...]) -> bool:
     return event in STEPS
 
 
-def start(verb: list[str], at: int = 0) -> tuple[int, int]:
-    """Fork a run that kills itself before step `at`. Returns its pid and the pipe on which it tells how many steps there were."""
+def start(verb: list[str], at: int = 0, later: float = 0.0) -> tuple[int, int]:
+    """Fork a run that kills itself before step `at`, or its whole group `later` seconds after it.
+
+    Returns its pid and the pipe on which it tells how many steps there were.
+    """
     mine, its = os.pipe()
     pid = os.fork()
     if pid:
@@ -53,8 +56,11 @@ def start(verb: list[str], at: int = 0) -> tuple[int, int]:
         nonlocal count
         if is_step(event, args):
             count += 1
-            if count == at:
+            if count == at and not later:
                 os.kill(os.getpid(), signal.SIGKILL)
+            elif count == at and os.fork() == 0:
+                time.sleep(later)
+                os.killpg(0, signal.SIGKILL)
 
     sys.addaudithook(hook)
     code = 1
@@ -105,20 +111,13 @@ def main() -> None:
         shutil.rmtree(home, ignore_errors=True)
         shutil.copytree(saved, home, symlinks=True)
 
-    began = time.monotonic()
     code, steps = wait(*start(task["verb"]))
-    lasted = time.monotonic() - began
     print(json.dumps({"whole": code, "steps": steps, "output": OUTPUT.read_text(), **state()}), flush=True)
     reset()
     moments = random.Random(936)
-    points = [(1 + i * (steps - 1) // max(1, task["points"] - 1), 0.0) for i in range(task["points"])]
-    points += [(0, moments.uniform(0.5 * lasted, lasted)) for _ in range(task["group"])]
-    for number, (at, moment) in enumerate(points):
-        pid, pipe = start(task["verb"], at)
-        if moment:
-            time.sleep(moment)
-            os.killpg(pid, signal.SIGKILL)
-        killed, _ = wait(pid, pipe)
+    for number in range(task["points"]):
+        at = 1 + number * (steps - 1) // (task["points"] - 1)
+        killed, _ = wait(*start(task["verb"], at, moments.uniform(0.0005, 0.004) if number % 5 == 2 else 0.0))
         midway = state()
         other = wait(*start(["apply"]))[0] if midway["note"] else None
         said = OUTPUT.read_text() if midway["note"] else ""
