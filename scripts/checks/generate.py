@@ -69,6 +69,11 @@ PAGES = (
         device="run `python benchmarks/gpu_rehearsal.py` on a CUDA GPU",
     ),
     Page(
+        ("docs/evidence/field-report.md",),
+        inputs=("overlay/vllm/dcu/arch.py",),
+        device="it is a copy of public texts: compare it with them",
+    ),
+    Page(
         ("docs/evidence/verify-h200.md",),
         inputs=(REGION,),
         device="run `python -m vllm.dcu verify --stand-in benchmarks/cuda_stand_in.py` on a CUDA GPU",

@@ -32,6 +32,19 @@ def test_every_make_target_that_the_readme_names_exists():
     assert named <= set(makefile_targets())
 
 
+def unknown_paths(text: str) -> list[str]:
+    """Files and folders that a text names and that are not there."""
+    named = re.findall(r"`((?:scripts|overlay|csrc|tests|docs|patches|deploy|benchmarks)/[A-Za-z0-9_./-]*)(?:::\w+)?`", text)
+    return [name for name in named if not (ROOT / name).exists()]
+
+
+def test_every_file_and_target_that_the_guide_names_exists():
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    assert unknown_paths(text) == []
+    assert make_words(text) <= set(makefile_targets())
+    assert unknown_paths("`scripts/nowhere/there.py` and `docs/none.md`") == ["scripts/nowhere/there.py", "docs/none.md"]
+
+
 def test_a_target_that_does_not_exist_is_found():
     assert make_words("run `make nonsense`") - set(makefile_targets()) == {"nonsense"}
 

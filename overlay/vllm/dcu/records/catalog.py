@@ -40,14 +40,15 @@ def semantics_of(kernel: Kernel) -> Semantics:
     )
 
 
-_USER_FIGURES = "published by a user from the device; not reproduced by this project"
+_FIELD_REPORT = "docs/evidence/field-report.md"
+"""What others published from the device, as text: a claim about hardware names where it can be read."""
 
 
 def _report(rung: str, claim: str) -> Evidence:
     return Evidence(
         rung,
         claim,
-        source="public field report, Qwen3.5-27B BF16, maximum context 32,768",
+        source=_FIELD_REPORT,
         device=_REPORT_DEVICE,
         toolchain=_REPORT_TOOLCHAIN,
         date="unknown",
@@ -63,7 +64,7 @@ _GPU_REPORT = ("docs/evidence/gpu-rehearsal.md", "NVIDIA H200, 32 lanes: not gfx
 
 
 def _negative(ident: str, kernel: str, contract: Contract, rung: str, claim: str, source: str, why: str, revisit: str) -> Record:
-    hardware = source == _USER_FIGURES
+    hardware = source == _FIELD_REPORT
     return Record(
         id=ident,
         kernel=kernel,
@@ -95,7 +96,7 @@ def _unverified_llmm1(name: str, m: int, k: int, linear_ms: str, llmm1_ms: str, 
         Contract("bfloat16", 1, m, k),
         "kernel",
         f"{name}: F.linear {linear_ms} ms, LLMM1 {llmm1_ms} ms",
-        _USER_FIGURES,
+        _FIELD_REPORT,
         why=f"{name}: not part of the report; nobody has verified numbers and dispatch for it"
         if faster
         else f"{name}: F.linear is faster there",
@@ -174,7 +175,7 @@ CATALOG: tuple[Record, ...] = (
         _ANY,
         "kernel",
         "wrong numbers without a fault at N=1",
-        _USER_FIGURES,
+        _FIELD_REPORT,
         why=_WVSPLITK_WHY,
         revisit="when a source for gfx936 without that instruction exists",
     ),
