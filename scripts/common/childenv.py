@@ -74,7 +74,9 @@ def pip_settings(environ: Mapping[str, str] | None = None) -> dict[str, str]:
     """
     environ = os.environ if environ is None else environ
     argv = [sys.executable, "-m", "pip", "config", "list"]
-    done = subprocess.run(argv, env=for_python(environ), capture_output=True, text=True, errors="replace", check=False)
+    # `user = true` anywhere is taken by `pip config` for its own --user, and then it lists that one file only.
+    env = {**for_python(environ), "PIP_USER": "0", "PIP_GLOBAL": "0", "PIP_SITE": "0"}
+    done = subprocess.run(argv, env=env, capture_output=True, text=True, errors="replace", check=False)
     if "No module named pip" in done.stderr:
         named = {name.removeprefix("PIP_").lower().replace("_", "-"): value for name, value in environ.items() if name.startswith("PIP_")}
         return {name: named[name] for name in PIP_SETTINGS if named.get(name)}
@@ -122,6 +124,7 @@ def for_uv(environ: Mapping[str, str] | None = None) -> tuple[dict[str, str], li
         kept["UV_HTTP_TIMEOUT"] = str(int(float(seconds)))
     options = [word for host in settings.get("trusted-host", "").split() for word in ("--allow-insecure-host", host)]
     options += ["--default-index", settings["index-url"]] if "index-url" in settings else []
-    options += [word for index in settings.get("extra-index-url", "").split() for word in ("--index", index)]
+    extra = [word for index in settings.get("extra-index-url", "").split() for word in ("--index", index)]
+    options += [*extra, "--index-strategy", "unsafe-best-match"] if extra else []  # as pip: the best of all, not the first that has one
     options += [word for place in settings.get("find-links", "").split() for word in ("--find-links", place)]
     return kept, [*options, *(["--no-index"] if settings.get("no-index", "").lower() in ("1", "true", "yes", "on") else [])]

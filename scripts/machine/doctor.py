@@ -9,6 +9,8 @@ import argparse
 import importlib.util
 import json
 import os
+import platform
+import shlex
 import shutil
 import subprocess
 import sys
@@ -16,11 +18,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from scripts.common import errors, git
-from scripts.common.paths import BUILD, OFFLINE, ROOT, cache_dir, shown
-from scripts.common.tools import FOLDER
+from scripts.common import childenv, errors, git, tools
+from scripts.common.files import sha256_of
+from scripts.common.paths import OFFLINE, ROOT, cache_dir, shown
 from scripts.machine import doctor_device, facts
 from scripts.machine.diagnosis import Finding
+from scripts.upstream.releases import read_pin
 
 __all__ = ["Finding", "examine", "main", "table"]
 
@@ -45,14 +48,16 @@ def _git(target: str) -> Finding:
 
 
 def _venv(target: str) -> Finding:
-    if os.environ.get("TOOLS_PYTHON"):
-        there = Path(os.environ["TOOLS_PYTHON"]).is_file()
-        return Finding("tools", there, "TOOLS_PYTHON=" + os.environ["TOOLS_PYTHON"], "" if there else "it is not a file",
+    if given := os.environ.get("TOOLS_PYTHON"):
+        there = Path(given).is_file()
+        return Finding("tools", there, f"TOOLS_PYTHON={given}", "" if there else "it is not a file",
                        "" if there else "unset TOOLS_PYTHON, or point it at a Python")  # fmt: skip
-    if importlib.util.find_spec("venv") is None or importlib.util.find_spec("ensurepip") is None:
-        return Finding("tools", False, "no venv module", "the tools live in an environment of their own",
-                       "apt-get install python3-venv, or set TOOLS_PYTHON to a Python that has requirements/tools.txt")  # fmt: skip
-    return Finding("tools", True, "own environment in " + shown(BUILD / "env" / "tools"))
+    commands = tools.ways()
+    if tools.made() or commands is not None:
+        by = "" if tools.made() or commands is None or commands[0][1] != "venv" else ", made by uv: this Python has no venv or no ensurepip"
+        return Finding("tools", True, f"own environment in {shown(tools.FOLDER)}{by}")
+    error = tools.no_way()
+    return Finding("tools", False, error.what, error.why, error.do)
 
 
 def _disk(target: str) -> Finding:
@@ -74,36 +79,43 @@ def _writable(target: str) -> Finding:
     return Finding("folders", True, f"downloads in {shown(cache_dir())}")
 
 
+def _pinned(target: str) -> dict[str, bool]:
+    """What a build of the target needs of the index, and whether the very file is here (by its hash): in the cache, offline/, or given."""
+    pin = read_pin()
+    wanted = {"the sdist": (pin.sdist, "UPSTREAM_SDIST")}
+    if target == "cpu" and (wheel := pin.cpu_wheels.get({"arm64": "aarch64"}.get(platform.machine(), platform.machine()))):
+        wanted["the CPU libraries"] = (wheel, "CPU_WHEEL")
+    found = {}
+    for name, (artifact, variable) in wanted.items():
+        given = os.environ.get(variable)
+        places = [Path(given)] if given else [cache_dir() / artifact.name, OFFLINE / artifact.name]
+        found[name] = any(place.is_file() and sha256_of(place) == artifact.sha256 for place in places)
+    return found
+
+
 def _sdist(target: str) -> Finding:
-    given = os.environ.get("UPSTREAM_SDIST")
-    if given:
-        there = Path(given).is_file()
-        return Finding("sdist", there, f"UPSTREAM_SDIST={given}", "" if there else "it is not a file",
-                       "" if there else "point it at the pinned sdist, or unset it")  # fmt: skip
-    cached = list(cache_dir().glob("vllm-*.tar.gz")) if cache_dir().is_dir() else []
-    return Finding("sdist", True, f"{len(cached)} in the cache" if cached else "not in the cache: `make fetch` needs the network once")
+    pin, given, here = read_pin(), os.environ.get("UPSTREAM_SDIST"), _pinned(target)["the sdist"]
+    if given and not here:
+        is_file = Path(given).is_file()
+        return Finding("sdist", False, f"UPSTREAM_SDIST={given}", "it is not the pinned file (sha256)" if is_file else "it is not a file",
+                       f"point it at the pinned sdist, {pin.sdist.name}, or unset it")  # fmt: skip
+    cached = cache_dir() / pin.sdist.name
+    if not given and cached.is_file() and not here:
+        return Finding("sdist", False, f"{shown(cached)} is not the pinned file", "its sha256 is another: it is damaged", f"rm {shlex.quote(str(cached))}")  # fmt: skip
+    return Finding("sdist", True, f"{pin.sdist.name} is here" if here else f"{pin.sdist.name} is not in the cache: it is fetched once")
 
 
 def _network(target: str) -> Finding:
     """Asked only where something has still to be fetched: pip, as it is configured, asks its index for a name."""
-    needs = [name for name, there in (("the sdist", _have_sdist()), ("the tools' packages", _have_tools())) if not there]
+    needs = [name for name, there in (*_pinned(target).items(), ("the tools' packages", _have_tools())) if not there]
     if not needs:
-        return Finding("network", True, "not needed: sdist and tools are here")
-    argv = [
-        sys.executable,
-        "-m",
-        "pip",
-        "--disable-pip-version-check",
-        "--timeout",
-        "10",
-        "--retries",
-        "0",
-        "index",
-        "versions",
-        "packaging",
-    ]
+        return Finding("network", True, "not needed: all that is fetched is here")
+    if importlib.util.find_spec("pip") is None:
+        return Finding("network", True, f"not asked: no pip here; to be fetched: {', '.join(needs)}")
+    argv = [sys.executable, "-m", "pip", "--timeout", "10", "--retries", "0", "index", "versions", "packaging"]
     try:
-        answers = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, check=False, timeout=60).returncode == 0
+        done = subprocess.run(argv, env=childenv.for_pip(), stdin=subprocess.DEVNULL, capture_output=True, check=False, timeout=60)
+        answers = done.returncode == 0
     except (OSError, subprocess.TimeoutExpired):
         answers = False
     if answers:
@@ -112,18 +124,8 @@ def _network(target: str) -> Finding:
                    "on a machine with a network: make bundle; unpack its file here and run `make` in there")  # fmt: skip
 
 
-def _have_sdist() -> bool:
-    return (
-        bool(os.environ.get("UPSTREAM_SDIST")) or (cache_dir().is_dir() and any(cache_dir().glob("vllm-*.tar.gz"))) or _offline("*.tar.gz")
-    )
-
-
 def _have_tools() -> bool:
-    return bool(os.environ.get("TOOLS_PYTHON")) or (FOLDER / "stamp").is_file() or _offline("wheels/*.whl")
-
-
-def _offline(pattern: str) -> bool:
-    return any(OFFLINE.glob(pattern))
+    return bool(os.environ.get("TOOLS_PYTHON")) or tools.made() or any(OFFLINE.glob("wheels/*.whl"))
 
 
 CHECKS: tuple[Callable[[str], Finding], ...] = (_python, _git, _venv, _writable, _disk, _sdist, _network)

@@ -13,9 +13,9 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 from scripts.common import errors
+from scripts.common.childenv import for_uv
 from scripts.common.files import atomic_write, hold, new_folder, remove_tree, say, sha256_of
 from scripts.common.paths import BUILD, ROOT, shown
-from scripts.upstream.index import configured_index
 
 __all__ = ["SERVE", "ensure_serving", "in_use", "install_wheel", "preload", "runtime_python"]
 
@@ -68,15 +68,25 @@ def ensure_serving() -> Path:
         stamp.unlink(missing_ok=True)  # first: a half removed environment has no stamp
         remove_tree(SERVE)
         _uv("venv", "--quiet", "--no-python-downloads", "--python", sys.executable, str(SERVE))
-        index = configured_index()
         for path in LOCKED:
             _uv(
                 "pip", "install", "--quiet", "--python", str(SERVE / "bin" / "python"), "--no-deps", "--require-hashes",
-                "--only-binary", ":all:", "--compile-bytecode", *(["--default-index", index] if index else []),
-                "--requirement", str(path),
+                "--only-binary", ":all:", "--compile-bytecode", "--requirement", str(path), from_index=True,
             )  # fmt: skip
+        _imports(SERVE / "bin" / "python")
         atomic_write(stamp, key.hexdigest().encode())
     return runtime_python()
+
+
+def _imports(python: Path) -> None:
+    """What was installed is there, and nowhere else: asked of the environment itself before it is stamped as whole."""
+    code = "import sys, torch, transformers; sys.exit(0 if torch.__file__.startswith(sys.prefix) else torch.__file__)"
+    done = subprocess.run([python, "-I", "-c", code], capture_output=True, text=True, errors="replace", check=False)
+    if done.returncode:
+        said = (done.stderr.strip().splitlines() or ["no message"])[-1]
+        raise errors.MissingInput(
+            "the serving environment was made and cannot be imported from", said, "run it again; if it stays, report it"
+        )
 
 
 def install_wheel(wheel: Path) -> Path:
@@ -164,9 +174,10 @@ def _run(argv: Sequence[str], folder: Path) -> None:
         raise _no_tcmalloc(f"{argv[0]} ended with {done.returncode}")
 
 
-def _uv(*argv: str) -> None:
-    environment = {key: value for key, value in os.environ.items() if key not in ("VIRTUAL_ENV", "PYTHONPATH")}
-    done = subprocess.run([sys.executable, "-m", "uv", *argv], env=environment, check=False, capture_output=True, text=True)
+def _uv(*argv: str, from_index: bool = False) -> None:
+    environment, options = for_uv()
+    words = [sys.executable, "-m", "uv", *argv, *(options if from_index else [])]
+    done = subprocess.run(words, env=environment, check=False, capture_output=True, text=True, errors="replace")
     if done.returncode:
         raise errors.MissingInput(
             f"uv {argv[0]} ended with {done.returncode}: {done.stderr.strip().splitlines()[-1] if done.stderr else ''}",

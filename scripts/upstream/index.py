@@ -1,38 +1,40 @@
 """The package index, through pypi-simple, as pip on this machine is configured to reach it.
 
-No host name stands here: the index is pip's configured one, else the client library's own default.
+No host name stands here: index, proxy, certificate and trusted hosts are pip's own settings (`common/childenv.py`), else the client
+library's defaults.
 """
 
 from __future__ import annotations
 
 import os
-import re
-import subprocess
-import sys
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from scripts.common import errors
+from scripts.common.childenv import pip_settings
 from scripts.common.files import progress, sha256_of
 from scripts.common.paths import shown
 from scripts.upstream.releases import Artifact
 
-__all__ = ["configured_index", "download", "listing", "verify"]
+__all__ = ["download", "listing", "verify"]
 
 
-def configured_index() -> str | None:
-    """pip's configured `index-url` (environment or file), or None for the default index."""
-    done = subprocess.run([sys.executable, "-m", "pip", "config", "list"], capture_output=True, text=True, check=False)
-    found: dict[str, str] = {}
-    for line in done.stdout.splitlines():
-        if match := re.fullmatch(r"(:env:|global|user|site|install)\.index-url='(.*)'", line.strip()):
-            found[match[1]] = match[2]
-    for scope in (":env:", "install", "site", "user", "global"):
-        if scope in found:
-            return found[scope]
-    return None
+def _trusting() -> Any:
+    """An adapter for a host that pip was told to trust without a certificate."""
+    import requests
+    import urllib3
+
+    class Trusting(requests.adapters.HTTPAdapter):
+        def send(self, request: Any, *args: Any, **options: Any) -> Any:
+            options["verify"] = False
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", urllib3.exceptions.InsecureRequestWarning)
+                return super().send(request, *args, **options)
+
+    return Trusting()
 
 
 @contextmanager
@@ -46,11 +48,19 @@ def _client() -> Iterator[Any]:
             "downloads go through the index client of the tools environment",
             "run through `make`, or give the file itself (UPSTREAM_SDIST=path)",
         ) from error
+    settings = pip_settings()
     session = requests.Session()
-    certificates = os.environ.get("PIP_CERT") or os.environ.get("REQUESTS_CA_BUNDLE") or os.environ.get("SSL_CERT_FILE")
+    session.headers["User-Agent"] = "vllm-for-gfx936"
+    if proxy := settings.get("proxy"):
+        session.proxies, session.trust_env = {"http": proxy, "https": proxy}, False
+    certificates = settings.get("cert") or os.environ.get("REQUESTS_CA_BUNDLE") or os.environ.get("SSL_CERT_FILE")
     if certificates and Path(certificates).exists():
         session.verify = certificates
-    index = configured_index()
+    session.cert = settings.get("client-cert")
+    for host in settings.get("trusted-host", "").split():
+        session.mount(f"https://{host}/", _trusting())
+        session.mount(f"https://{host}:", _trusting())
+    index = settings.get("index-url")
     try:
         with pypi_simple.PyPISimple(**({"endpoint": index} if index else {}), session=session) as client:
             yield client

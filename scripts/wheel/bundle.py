@@ -22,6 +22,7 @@ from pathlib import Path
 from packaging.markers import Marker
 
 from scripts.common import errors
+from scripts.common.childenv import for_pip
 from scripts.common.files import say, sha256_of
 from scripts.common.git import clean_environment
 from scripts.common.paths import DIST, ROOT, shown
@@ -88,7 +89,7 @@ def _pip_download(folder: Path, lines: Sequence[str], python: str, machine: str)
             *(word for platform in _PLATFORMS for word in ("--platform", f"{platform}_{machine}")),
             "--dest", str(folder), "-r", str(wanted),
         ]  # fmt: skip
-        done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+        done = subprocess.run(argv, env=for_pip(), stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", check=False)
     if done.returncode:
         raise errors.NoNetwork(
             f"the tools' wheels for Python {python} could not be had (pip ended with {done.returncode})",

@@ -6,12 +6,15 @@ import os
 from pathlib import Path
 
 from scripts.common import errors
-from scripts.common.files import say
+from scripts.common.files import atomic_write, say
 from scripts.common.paths import shown
 from scripts.machine import archs
 from scripts.wheel import device, install
 
-__all__ = ["REFUSED", "check_and_say"]
+__all__ = ["NAME", "REFUSED", "check_and_say"]
+
+NAME = "device-wheel.txt"
+"""Holds the file name of the device wheel that passed last: dist/ may hold others beside it."""
 
 REFUSED = ".refused"
 """Suffix of a wheel that failed its checks: kept to be looked at, and not a file that pip installs."""
@@ -36,9 +39,14 @@ def check_and_say(wheel: Path) -> None:
         print(f"stand-in arch {plan.stand_in}: this wheel is for inspection; pip takes it nowhere, and there is no line to install it")
         return
     constraint = install.write_constraints(wheel.parent, plan.python)
+    atomic_write(wheel.parent / NAME, f"{wheel.name}\n".encode())
     print("install it with:")
     for line in install.install_lines(wheel, constraint, plan.python):
         print(f"  {line}")
+    if held := install.held_back(wheel, plan.python):
+        print(f"where one of these is in the way, delete its line in {shown(constraint)} (never the vendor's), or leave it as it is:")
+        for line in held:
+            print(f"  {line}")
 
 
 def _audit(wheel: Path, plan: device.Plan) -> None:

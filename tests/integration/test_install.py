@@ -6,6 +6,7 @@ Real pip, a real environment, the real requirements of the device wheel; the pac
 from __future__ import annotations
 
 import json
+import shlex
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -17,12 +18,13 @@ from packaging.utils import canonicalize_name
 
 from scripts.cli import run
 from scripts.common.git import open_repo
-from scripts.common.paths import TREE
+from scripts.common.paths import ROOT, TREE
 from scripts.machine import interpreter
 from scripts.wheel import metadata
-from scripts.wheel.install import constraints
+from scripts.wheel.install import constraints, install_lines, write_constraints
 from scripts.wheel.pack import DEFAULT_EPOCH, Entry, WheelName, wheel_text, write_wheel
 from scripts.wheel.sources import Sources, read_sources
+from tests.machine import distribution
 
 VENDOR = {"torch": "2.10.0+das.dtk2604", "triton": "3.1.0+das.dtk2604", "amdsmi": "25.4"}
 # What an index would offer instead, newer in every case.
@@ -146,11 +148,53 @@ def test_the_same_package_replaces_torch_where_there_are_no_constraints(box: Box
     assert box.vendor()["torch"] == "2.11.0"
 
 
-def test_c41_a_triton_that_the_vendor_ships_under_another_name_is_not_shadowed(tmp_path: Path, index: Path, product: Path) -> None:
+def test_a_triton_that_no_distribution_brought_is_not_shadowed(tmp_path: Path, index: Path, product: Path) -> None:
     box = Box(tmp_path, index, {"torch": VENDOR["torch"]})
     assert "triton<0" in box.constraints.read_text()
     assert box.pip("install", "-c", str(box.constraints), "xgrammar") != 0
     assert box.vendor() == {"torch": VENDOR["torch"]}
+
+
+def test_a_triton_of_another_distribution_is_left_out_of_the_resolution(tmp_path: Path, index: Path, product: Path) -> None:
+    """flagtree brings the module triton: the printed lines bring all that is missing, and neither replace it nor end in a conflict."""
+    box = Box(tmp_path, index, {"torch": VENDOR["torch"], "flagtree": "0.3.0"})
+    (site,) = (tmp_path / "env" / "lib").glob("python3*/site-packages")
+    distribution(site, "flagtree", "0.3.0", {"triton/__init__.py": "mine = 1\n"}, folder="flagtree-0.3.0.dist-info-new")
+    (site / "flagtree-0.3.0.dist-info-new" / "RECORD").replace(site / "flagtree-0.3.0.dist-info" / "RECORD")
+    (site / "flagtree-0.3.0.dist-info-new" / "METADATA").unlink()
+    (site / "flagtree-0.3.0.dist-info-new").rmdir()
+    found = interpreter.facts(str(box.python), {"PATH": "/usr/bin:/bin"})
+    assert found.owners == {"triton": "flagtree"}
+    held = write_constraints(tmp_path, found)
+    assert box.pip("install", "-c", str(held), "xgrammar") != 0, "pip alone can only refuse: it never lays another triton over it"
+    lines = install_lines(product, held, found)
+    for line in lines[1:3]:
+        words = [*shlex.split(line, comments=True), "--no-index", "--find-links", str(index)]
+        done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+    assert {"vllm", "xgrammar", "flagtree"} <= set(box.installed())
+    assert box.vendor() == {"torch": VENDOR["torch"]}
+    assert (site / "triton" / "__init__.py").read_text() == "mine = 1\n"
+
+
+def test_numpy_stays_what_the_vendors_torch_was_compiled_against(tmp_path: Path, index: Path, product: Path) -> None:
+    tiny(index, "numpy", "2.3.5")
+    box = Box(tmp_path, index, {**VENDOR, "numpy": "1.26.4"})
+    assert box.pip("install", "--dry-run", "-c", str(box.constraints), str(product)) == 0, box.said.stderr
+    assert "Would install" in box.said.stdout
+    assert "numpy" not in box.said.stdout.partition("Would install")[2]
+    assert box.pip("install", "-c", str(box.constraints), str(product)) == 0, box.said.stderr
+    assert box.installed()["numpy"] == "1.26.4"
+
+
+def test_what_a_broken_uninstall_left_is_not_believed(tmp_path: Path, index: Path) -> None:
+    box = Box(tmp_path, index, VENDOR)
+    (site,) = (tmp_path / "env" / "lib").glob("python3*/site-packages")
+    distribution(site, "torch", "2.9.0", folder="~orch-2.9.0.dist-info")
+    distribution(site, "torch", "2.9.1", {"torch/__init__.py": f"__version__ = {VENDOR['torch']!r}\nversion = None\n"})
+    found = interpreter.facts(str(box.python), {"PATH": "/usr/bin:/bin"})
+    assert found.distributions["torch"] == VENDOR["torch"], "of two whole ones the imported version decides"
+    assert f"torch=={VENDOR['torch']}\n" in constraints(found)
 
 
 def test_vendor_builds_are_known_by_their_local_version() -> None:

@@ -132,6 +132,7 @@ def test_row_plugin(tmp_path: Path) -> None:
 
 def test_row_offline(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "_have_tools", lambda: False)
+    monkeypatch.setattr(doctor.childenv, "for_pip", dict)
     monkeypatch.setattr(doctor.subprocess, "run", lambda *a, **k: subprocess.CompletedProcess(a, 1))
     found = doctor._network("rocm")
     assert row("offline").symptom in found.found

@@ -268,7 +268,8 @@ def test_the_network_is_asked_only_where_something_is_missing(monkeypatch: pytes
         return subprocess.CompletedProcess(argv, answer)
 
     monkeypatch.setattr(doctor.subprocess, "run", run)
-    monkeypatch.setattr(doctor, "_have_sdist", lambda: True)
+    monkeypatch.setattr(doctor, "_pinned", lambda target: {"the sdist": True})
+    monkeypatch.setattr(doctor.childenv, "for_pip", dict)
     monkeypatch.setattr(doctor, "_have_tools", lambda: True)
     assert doctor._network("rocm").ok
     assert asked == []

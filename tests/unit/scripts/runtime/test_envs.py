@@ -27,13 +27,13 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def calls(folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
     made: list[tuple[str, ...]] = []
 
-    def uv(*argv: str) -> None:
+    def uv(*argv: str, from_index: bool = False) -> None:
         made.append(argv)
         if argv[0] == "venv":
             (environment.SERVE / "bin").mkdir(parents=True)
 
     monkeypatch.setattr(environment, "_uv", uv)
-    monkeypatch.setattr(environment, "configured_index", lambda: None)
+    monkeypatch.setattr(environment, "_imports", lambda python: None)
     return made
 
 
@@ -62,7 +62,7 @@ def test_a_changed_lock_makes_it_anew(calls: list[tuple[str, ...]], tmp_path: Pa
 def test_a_run_killed_while_installing_is_not_taken_for_a_whole_one(calls: list[tuple[str, ...]], monkeypatch: pytest.MonkeyPatch) -> None:
     whole = environment._uv
 
-    def killed(*argv: str) -> None:
+    def killed(*argv: str, from_index: bool = False) -> None:
         whole(*argv)
         if argv[0] == "pip":
             raise KeyboardInterrupt

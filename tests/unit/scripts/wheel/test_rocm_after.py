@@ -10,6 +10,7 @@ import pytest
 from scripts.common import errors
 from scripts.wheel import device, finish
 from scripts.wheel.install import CONSTRAINTS
+from scripts.wheel.pack import DEFAULT_EPOCH, Entry, write_wheel
 from tests.unit.scripts.wheel.test_rocm_build import plan
 
 __all__ = ["plan"]  # a fixture
@@ -52,12 +53,16 @@ def test_a_wheel_that_fails_is_set_aside_where_pip_does_not_take_it(
 def test_a_wheel_that_passes_comes_with_constraints_and_the_exact_lines(
     plan: device.Plan, wheel: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    asked = given(monkeypatch, replace(plan, python=replace(plan.python, distributions={"torch": "2.10.0+das"})))
+    asked = given(monkeypatch, replace(plan, python=replace(plan.python, distributions={"torch": "2.10.0+das", "numpy": "1.26.4"})))
+    entry = Entry("vllm-1.dist-info/METADATA", b"Name: vllm\nRequires-Dist: numpy>=2\n")
+    write_wheel(wheel, "vllm-1.dist-info", [entry], DEFAULT_EPOCH)
     finish.check_and_say(wheel)
     said = capsys.readouterr().out
     assert asked == ["audit", "import"]
     assert f"/py/python3.10 -m pip install --no-deps {wheel}" in said
+    assert "numpy 1.26.4 is held, vLLM asks for >=2" in said
     assert "torch==2.10.0+das" in (wheel.parent / CONSTRAINTS).read_text()
+    assert (wheel.parent / finish.NAME).read_text() == wheel.name + "\n"
 
 
 def test_a_stand_in_passes_without_a_line_to_install_it(

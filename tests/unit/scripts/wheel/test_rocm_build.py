@@ -173,16 +173,35 @@ def test_compiler_caches_are_used_where_they_are(tmp_path: Path) -> None:
     assert device._launcher({"PATH": str(tmp_path), "VLLM_DISABLE_SCCACHE": "1"}) == "ccache"
 
 
-def test_the_constraints_hold_what_is_there_and_bar_what_is_not() -> None:
-    python = Facts("python3.10", version=(3, 10, 12), distributions={"torch": "2.10.0+das", "triton": "3.1.0", "numpy": "1.26.4"})
-    lines = [line.split("  #")[0] for line in install.constraints(python).splitlines()[1:]]
-    assert lines == ["torch==2.10.0+das", "triton==3.1.0", "torchvision<0", "torchaudio<0", "amdsmi<0"]
+def test_the_constraints_hold_all_that_is_there_and_bar_what_is_not() -> None:
+    there = {"torch": "2.10.0+das", "triton": "3.1.0", "numpy": "1.26.4", "vllm": "0.18.1+das", "odd": "1.0-custom-build"}
+    text = install.constraints(Facts("python3.10", version=(3, 10, 12), distributions=there))
+    lines = [line.split("  #")[0] for line in text.splitlines() if not line.startswith("#")]
+    assert lines == ["numpy==1.26.4", "torch==2.10.0+das", "triton==3.1.0", "torchvision<0", "torchaudio<0", "amdsmi<0"]
+    assert "# odd 1.0-custom-build: no version that pip can hold" in text
 
 
 def test_the_install_lines_name_the_python_the_wheel_and_the_constraints() -> None:
-    lines = install.install_lines(Path("dist/w.whl"), Path("dist/c.txt"), Facts("/dtk/python3.10"))
+    """Names with blanks are quoted; what would be changed is said first."""
+    lines = install.install_lines(Path("dist/w.whl"), Path("a b/c.txt"), Facts("/dtk/python3.10"))
     assert lines[0] == "/dtk/python3.10 -m pip install --no-deps dist/w.whl"
-    assert lines[1].startswith("/dtk/python3.10 -m pip install -c dist/c.txt dist/w.whl")
+    assert lines[1].startswith("/dtk/python3.10 -m pip install --dry-run -c 'a b/c.txt' dist/w.whl")
+    assert lines[2].startswith("/dtk/python3.10 -m pip install -c 'a b/c.txt' dist/w.whl")
+
+
+def test_a_python_without_pip_has_lines_for_the_uv_of_the_tools() -> None:
+    lines = install.install_lines(Path("dist/w.whl"), Path("dist/c.txt"), Facts("/dtk/python3.10", pip=False))
+    assert lines[0] == f"{sys.executable} -m uv pip install --python /dtk/python3.10 --no-deps dist/w.whl"
+    assert not [line for line in lines if "/dtk/python3.10 -m pip" in line]
+
+
+def test_what_vllm_asks_for_in_another_version_is_said(tmp_path: Path) -> None:
+    text = b"Name: vllm\nRequires-Dist: transformers>=4.56\nRequires-Dist: numpy\nRequires-Dist: x>9; extra == 'y'\nRequires-Dist: gone>1\n"
+    write_wheel(tmp_path / "w.whl", "vllm-1.dist-info", [Entry("vllm-1.dist-info/METADATA", text)], DEFAULT_EPOCH)
+    found = install.held_back(
+        tmp_path / "w.whl", Facts("p", version=(3, 10, 12), distributions={"Transformers": "4.40", "numpy": "1", "x": "1"})
+    )
+    assert found == ["transformers 4.40 is held, vLLM asks for >=4.56"]
 
 
 def wheel(folder: Path, **files: str) -> Path:
