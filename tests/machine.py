@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import stat
 import subprocess
@@ -89,12 +90,14 @@ def kfd(root: Path, *versions: int) -> Path:
     return root
 
 
-def usable(root: Path) -> Path:
-    """Device nodes and hyhal below a folder that stands for /."""
+def usable(root: Path, only: str = "") -> Path:
+    """Device nodes and hyhal below a folder that stands for /; `only` one of them."""
     for name in ("dev/kfd", "dev/mkfd", "dev/dri/renderD128"):
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).touch()
-    (root / "opt" / "hyhal").mkdir(parents=True, exist_ok=True)
+        if f"/{name}".startswith(only):
+            (root / name).parent.mkdir(parents=True, exist_ok=True)
+            (root / name).touch()
+    if "/opt/hyhal".startswith(only):
+        (root / "opt" / "hyhal").mkdir(parents=True, exist_ok=True)
     return root
 
 
@@ -150,15 +153,14 @@ class Box:
         return site_of(self.python)
 
     def follow(self, line: str) -> None:
-        """Do what a fixing line says, where it is `export A=b`, `unset A`, or holds a `NAME=value` for make."""
-        for part in line.replace(" && ", ";").split(";"):
-            words = shlex.split(part, comments=False)
-            if words[:1] == ["unset"]:
-                self.environ.pop(words[1])
-            for word in words:
-                name, equals, value = word.partition("=")
-                if equals and name.isupper():
-                    self.environ[name] = value.replace("/opt/dtk", str(self.prefix)) if value.startswith("/opt/dtk") else value
+        """Do what a fixing line says: `export A=b`, `unset A`, `NAME=value` for make, and what docker or a driver would bring."""
+        for word in re.findall(r"unset ([A-Z_]+)", line):
+            self.environ.pop(word)
+        for name, value in re.findall(r"(?:^|\s)([A-Z][A-Z0-9_]+)=('[^']*'|\S+)", line):
+            value = value.strip("'")
+            self.environ[name] = str(self.root) + value if value.startswith("/opt/dtk") else value
+        for path in re.findall(r"--device=(/dev/\w+)|(/opt/hyhal):", line):
+            usable(self.root, "".join(path))
 
 
 def box(folder: Path, torch: str = _TORCH) -> Box:
@@ -169,6 +171,7 @@ def box(folder: Path, torch: str = _TORCH) -> Box:
     python = folder / "venv" / "bin" / "python"
     distribution(site_of(python), "torch", "2.10.0+das.dtk2604", {"torch/__init__.py": torch.format(library=f"{root}/opt/dtk/lib")})
     distribution(site_of(python), "numpy", "1.26.4", {"numpy.py": ""})
+    distribution(site_of(python), "pip", "23.0", {"pip/__init__.py": ""})
     tools = folder / "tools"
     program(tools / "cmake", "#!/bin/sh\necho cmake version 3.31.10\n")
     program(tools / "ninja", "#!/bin/sh\necho 1.13.0.git\n")

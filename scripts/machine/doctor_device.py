@@ -117,6 +117,11 @@ def _python(m: Machine) -> Finding:
     if not (Path(m.python.include) / "Python.h").is_file():
         return Finding("PYTHON", False, f"{version} without headers", "the extensions include Python.h",
                        f"install the headers of Python {version}: apt-get install python{version.rpartition('.')[0]}-dev")  # fmt: skip
+    if not m.python.pip:
+        name = version.rpartition(".")[0]
+        line = f"{m.python.python} -m ensurepip" if m.python.ensurepip else f"apt-get install python3-pip python{name}-venv"
+        return Finding("PYTHON", False, f"{version}, {m.python.python} has no pip", "the wheel is installed with it, and so is what vLLM needs",
+                       f"{line}; or use the lines that `make build` prints: where there is no pip they run the uv of the tools", blocks=False)  # fmt: skip
     return Finding("PYTHON", True, f"{version}, {m.python.python}")
 
 
@@ -158,10 +163,7 @@ def _torch_line(m: Machine) -> str:
         hyhal = nodes.troubles(m.environ, m.toolchain.prefix if m.toolchain else None)
         mount = "start the container with -v /opt/hyhal:/opt/hyhal:ro, or " if any("hyhal" in row.what for row in hyhal) else ""
         return f"{mount}install what has {library[0]} (find / -name '{library[0]}'): the DTK's env.sh was sourced, and it is on none of its paths"
-    return (
-        "make doctor TARGET=rocm DTK_ENV=/opt/dtk/env.sh (the library is on the paths that the DTK's env.sh sets); or another Python: "
-        + other
-    )
+    return "make doctor DTK_ENV=/opt/dtk/env.sh (the library is on the paths that the DTK's env.sh sets; say where yours is)"
 
 
 def _program(name: str) -> Callable[[Machine], Finding]:

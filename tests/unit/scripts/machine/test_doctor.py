@@ -20,6 +20,7 @@ from scripts.machine import doctor, doctor_device, interpreter, memory
 from scripts.machine.diagnosis import Finding
 from scripts.machine.facts import Machine
 from tests.machine import env_sh, fake_python, fake_toolchain, kfd, program, usable
+from tests.unit.scripts.machine.test_states import SWITCHES
 
 VARIABLES = (
     "UPSTREAM_SDIST", "ROCM_PATH", "DTK_ENV", "HIPCXX", "HIP_PATH", "HIP_CLANG_PATH", "PYTORCH_ROCM_ARCH", "MAX_JOBS",
@@ -88,24 +89,63 @@ def test_rocm_without_a_torch_is_a_problem(capsys: pytest.CaptureFixture[str], b
     assert (problem(data)["name"], problem(data)["found"]) == ("torch", "no torch in python3.10 (3.10.12)")
 
 
-@pytest.mark.parametrize(
-    ("name", "plant"),
-    [
-        ("python", lambda m, t: m.setattr(doctor.sys, "version_info", (3, 9, 1))),
-        ("git", lambda m, t: m.setenv("PATH", str(t))),
-        ("disk", lambda m, t: m.setattr(doctor.shutil, "disk_usage", lambda p: namedtuple("U", "total used free")(9, 8, 1_000_000_000))),
-        ("sdist", lambda m, t: m.setenv("UPSTREAM_SDIST", str(t / "gone"))),
-        ("tools", lambda m, t: m.setenv("TOOLS_PYTHON", str(t / "gone"))),
-        ("folders", lambda m, t: m.setattr(doctor.os, "access", lambda p, mode: False)),
-    ],
-)
+# (finding, what is wrong, words of the line to run); what is wrong is undone as the line says
+BASE: list[tuple[str, Callable[[Any, Path], object], str]] = [
+    ("python", lambda m, t: m.setattr(doctor.sys, "version_info", (3, 9, 1)), "make doctor PYTHON=python3.10"),
+    ("git", lambda m, t: m.setenv("PATH", str(t)), "install git 2.38 or newer"),
+    ("disk", lambda m, t: m.setattr(doctor.shutil, "disk_usage", lambda p: namedtuple("U", "total used free")(9, 8, 10**9)), "free some space"),
+    ("sdist", lambda m, t: m.setenv("UPSTREAM_SDIST", str(t / "gone")), "or unset it"),
+    ("sdist", lambda m, t: m.setenv("UPSTREAM_SDIST", str(program(t / "vllm-0.18.1.tar.gz", "other"))), "or unset it"),
+    ("sdist", lambda m, t: m.setenv("GFX936_CACHE", str(program(t / "c" / "vllm-0.18.1.tar.gz", "cut").parent)), "rm "),
+    ("tools", lambda m, t: m.setenv("TOOLS_PYTHON", str(t / "gone")), "unset TOOLS_PYTHON"),
+    ("tools", lambda m, t: (m.delenv("TOOLS_PYTHON", False), m.setattr(doctor.tools, "ways", lambda: None)), "-venv, or put uv on PATH"),
+    ("folders", lambda m, t: m.setattr(doctor.os, "access", lambda p, mode: False), "set GFX936_CACHE"),
+    ("network", lambda m, t: m.setattr(doctor, "CHECKS", (*doctor.CHECKS[:-1], no_network)), "make bundle"),
+]  # fmt: skip
+
+
+def no_network(target: str) -> Finding:
+    """The real check, where something is missing and pip's index does not answer."""
+    with pytest.MonkeyPatch.context() as m:
+        m.setattr(doctor, "_pinned", lambda target: {"the sdist": False})
+        m.setattr(doctor.childenv, "for_pip", dict)
+        m.setattr(doctor.subprocess, "run", lambda argv, **options: subprocess.CompletedProcess(argv, 1))
+        return NETWORK(target)
+
+
+NETWORK = doctor._network
+
+
+@pytest.mark.parametrize(("name", "plant", "line"), BASE)
 def test_a_planted_problem_is_the_one_that_is_named(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str, plant: Callable[[Any, Path], None]
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    name: str,
+    plant: Callable[[Any, Path], object],
+    line: str,
 ) -> None:
-    plant(monkeypatch, tmp_path)
-    code, data = result(capsys, "--target", "cpu")
+    monkeypatch.setenv("TOOLS_PYTHON", sys.executable)
+    with monkeypatch.context() as m:
+        plant(m, tmp_path)
+        code, data = result(capsys, "--target", "cpu")
     assert code == 13
     assert problem(data)["name"] == name
+    assert line in problem(data)["do"]
+    code, data = result(capsys, "--target", "cpu")
+    assert (code, [f for f in data["findings"] if not f["ok"]]) == (0, [])
+
+
+def without_test(checked: set[str]) -> set[str]:
+    """Findings that no row of a table plants, and rows that no check finds."""
+    return checked ^ {row[0] for row in (*BASE, *SWITCHES)}
+
+
+def test_every_check_has_a_row_that_plants_its_fault_and_follows_its_line(capsys: pytest.CaptureFixture[str], box: Path) -> None:
+    _, data = result(capsys)
+    checked = {f["name"] for f in data["findings"]} - {"device"}  # it only reports
+    assert without_test(checked) == set()
+    assert without_test({*checked, "invented"}) == {"invented"}
 
 
 def _python(**facts: Any) -> Callable[[pytest.MonkeyPatch, Path], None]:
@@ -126,26 +166,15 @@ def _compiler(made: str) -> Callable[[pytest.MonkeyPatch, Path], None]:
 
 # (finding, what is wrong, words of the finding)
 PLANTED: list[tuple[str, Callable[[pytest.MonkeyPatch, Path], None], str]] = [
-    ("compiler", lambda m, t: (t / "dtk/lib/llvm/bin/clang++").unlink(), "no clang++ in"),
     ("compiler", _compiler(""), "refuses --offload-arch=gfx936: clang++: error: invalid target ID 'gfx936'"),
     ("compiler", _compiler("gfx906"), "makes gfx906 when asked for gfx936: a stand-in"),
-    ("dtk", lambda m, t: shutil.rmtree(t / "dtk/lib/cmake"), "has no lib/cmake/hip-lang"),
-    ("archs", lambda m, t: m.setenv("PYTORCH_ROCM_ARCH", "gfx936,gfx928"), "has a comma or a blank in it"),
-    ("archs", lambda m, t: m.setenv("VLLM_DCU_TEST_KFD_ROOT", str(t)), "PYTORCH_ROCM_ARCH is not set, and no DCU is to be seen here"),
-    ("PYTHON", _python(version=[3, 9, 2]), "3.9.2 (wanted: 3.10 or newer, below 3.14)"),
-    ("PYTHON", _python(include="/nowhere"), "without headers"),
-    ("torch", _python(torch="2.10.0", hip="", cuda="12.8"), "torch 2.10.0 in python3.10 (3.10.12) is built for CUDA 12.8, not for HIP"),
     ("torch", _python(torch="2.10.0+cpu", hip=""), "is built for the CPU, not for HIP"),
     ("torch", _python(torch="2.10.0+rocm7.0", hip="6.4.0", archs=["gfx90a", "gfx942"]), "has code for gfx90a, gfx942, not for gfx936"),
     ("torch", _python(torch="2.10.0+rocm6.3", hip="6.3.1", archs=[]), "is upstream's ROCm build, not for gfx936"),
     ("torch", _python(torch="2.10.0+rocm7.1", hip="7.1.25424"), "is built for HIP 7.1.25424 (wanted: 6.2 or newer, below 7.0)"),
     ("torch", _python(torch="2.9.1+das"), "torch 2.9.1+das (wanted: 2.10 or newer, below 2.11)"),
-    ("torch", _python(torch="", torch_error="OSError: libgalaxyhip.so.5: cannot open"), "import torch fails in python3.10"),
-    ("cmake", lambda m, t: program(t / "bin/cmake", "#!/bin/sh\necho cmake version 3.25.1\n"), "is 3.25.1 (wanted: 3.26.1 or newer"),
     ("ninja", lambda m, t: (m.setenv("PATH", str(_only(t, "bash", "env", "git"))), (t / "bin/ninja").unlink()), "no ninja beside"),
     ("memory", lambda m, t: m.setattr(memory, "available_gb", lambda: 1.5), "1.5 GB for 1 job(s)"),
-    ("memory", lambda m, t: m.setenv("MAX_JOBS", "32"), "64.0 GB for 32 job(s), 2.0 GB each"),
-    ("memory", lambda m, t: m.setenv("MAX_JOBS", "lots"), "MAX_JOBS='lots' is not a number"),
 ]
 
 

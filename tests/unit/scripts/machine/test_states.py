@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+import grp
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from scripts.checks import bench, verify
 from scripts.common import errors
 from scripts.common.paths import ROOT
-from scripts.machine import doctor_device, facts
+from scripts.machine import doctor_device, facts, memory, nodes
 from scripts.machine.diagnosis import Finding
-from tests.machine import Box, box
+from tests.machine import Box, box, distribution, env_sh, fake_python, fake_toolchain, program
 
 
 @pytest.fixture
-def dtk_box(tmp_path: Path) -> Box:
-    return box(tmp_path)
+def dtk_box(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Box:
+    monkeypatch.setattr(memory, "available_gb", lambda: 64.0)
+    return box(tmp_path / "a b é")
 
 
 def findings(b: Box) -> list[Finding]:
@@ -110,3 +114,141 @@ def test_verify_and_bench_look_under_the_dtk_and_do_not_fall_back_to_a_cpu(
     monkeypatch.setenv("PYTHON", sys.executable)
     with pytest.raises(errors.CannotBuild, match="torch"):
         verify.interpreter()
+
+
+def _sourced(b: Box) -> None:
+    """As in a shell in which env.sh was sourced."""
+    b.environ |= {"LD_LIBRARY_PATH": f"{b.prefix}/lib", "ROCM_PATH": str(b.prefix)}
+
+
+def _foreign(b: Box, name: str, made: str) -> Path:
+    """A compiler of another toolchain."""
+    return fake_toolchain(b.root / name, made) / "lib/llvm/bin"
+
+
+def _python(**said: Any) -> Callable[[Box], None]:
+    def plant(b: Box) -> None:
+        b.environ["PYTHON"] = str(fake_python(b.root / "other", **said))
+
+    return plant
+
+
+def _back(b: Box, line: str) -> None:
+    """Another Python, the vendor's: what the lines about torch and Python come down to."""
+    b.environ["PYTHON"] = str(b.python)
+
+
+def _inner(b: Box) -> None:
+    """ROCM_PATH as env.sh of some DTKs leaves it in the shell."""
+    _sourced(b)
+    (b.prefix / ".hyhal" / "lib").mkdir(parents=True)
+    b.environ["ROCM_PATH"] = str(b.prefix / ".hyhal")
+
+
+def _gone(*paths: str) -> Callable[[Box], None]:
+    return lambda b: [shutil.rmtree(b.root / p) if (b.root / p).is_dir() else (b.root / p).unlink() for p in paths]
+
+
+def _program(name: str, said: str) -> Callable[[Box], None]:
+    return lambda b: (program(b.root.parent / "tools" / name, f"#!/bin/sh\necho {said}\n"), None)[1]
+
+
+def _copies(b: Box) -> None:
+    for folder in ("one", "two"):
+        (b.root / folder / "vllm").mkdir(parents=True)
+        (b.root / folder / "vllm" / "__init__.py").touch()
+    b.environ["PYTHONPATH"] = f"{b.root / 'one'}:{b.root / 'two'}"
+
+
+def _install_plugin(b: Box) -> None:
+    distribution(b.site, "vllm-hcu", "1", folder="vllm_hcu-1.dist-info")
+    (b.site / "vllm_hcu-1.dist-info" / "entry_points.txt").write_text("[vllm.platform_plugins]\nhcu = vllm_hcu:register\n")
+
+
+Follow = Callable[[Box, str], object]
+FOLLOW: Follow = Box.follow
+
+# (finding, what is wrong, words of the finding, words of its fixing line, how it is followed)
+SWITCHES: list[tuple[str, Callable[[Box], object], str, str, Follow]] = [
+    ("dtk", lambda b: b.environ.update(DTK_ENV="/gone/env.sh"), "/gone/env.sh is not a file", "DTK_ENV", lambda b, _: b.environ.pop("DTK_ENV")),
+    ("dtk", lambda b: b.environ.update(ROCM_PATH="/gone"), "ROCM_PATH=/gone", "unset it", lambda b, _: b.environ.pop("ROCM_PATH")),
+    ("dtk", _inner, "is a folder inside the DTK", "export ROCM_PATH=", FOLLOW),
+    ("dtk", lambda b: env_sh(b.prefix, "exit 3"), "env.sh cannot be sourced", "correct that line", lambda b, _: env_sh(b.prefix)),
+    ("dtk", _gone("opt/dtk/lib/cmake"), "has no lib/cmake/hip-lang", "install the DTK's development files", lambda b, _: fake_toolchain(b.prefix)),
+    ("compiler", lambda b: b.environ.update(HIPCXX="/gone/clang++"), "HIPCXX=/gone/clang++ is not a program", "unset HIPCXX (the DTK's own is", FOLLOW),
+    ("compiler", lambda b: b.environ.update(HIPCXX=str(program(b.root / "hipcc", ""))), "is the hipcc wrapper", "unset HIPCXX", FOLLOW),
+    ("compiler", lambda b: b.environ.update(HIPCXX=str(_foreign(b, "llvm", "") / "clang++")), "(chosen by HIPCXX)", "unset HIPCXX", FOLLOW),
+    ("compiler", lambda b: b.environ.update(HIP_CLANG_PATH=str(_foreign(b, "llvm", ""))), "(chosen by HIP_CLANG_PATH)", "unset HIP_CLANG_PATH", FOLLOW),
+    ("compiler", _gone("opt/dtk/lib/llvm"), "no clang++ in", "set HIPCXX", lambda b, _: b.environ.update(HIPCXX=str(_foreign(b, "x", "gfx936") / "clang++"))),
+    ("archs", lambda b: b.environ.update(PYTORCH_ROCM_ARCH="gfx936,gfx936"), "has a comma", "separate by semicolons", lambda b, _: b.environ.update(PYTORCH_ROCM_ARCH="gfx936")),
+    ("archs", lambda b: b.environ.update(VLLM_DCU_TEST_KFD_ROOT="/gone"), "no DCU is to be seen", "PYTORCH_ROCM_ARCH=gfx936 make", FOLLOW),
+    ("PYTHON", _python(version=[3, 9, 2]), "3.9.2 (wanted", "PYTHON=/path/to/the/python3.10", _back),
+    ("PYTHON", _python(include="/gone"), "without headers", "install the headers", _back),
+    ("PYTHON", _python(pip=False), "has no pip", "-m ensurepip", _back),
+    ("PYTHON", _python(pip=False, ensurepip=False), "has no pip", "apt-get install", _back),
+    ("torch", _python(torch="2.10.0", hip="", cuda="12.8"), "is built for CUDA 12.8, not for HIP", "--no-deps --force-reinstall", _back),
+    ("torch", _python(torch="", torch_error="ModuleNotFoundError: No module named 'torch'"), "import torch fails", "PYTHON=/path/to", _back),
+    ("torch", lambda b: (env_sh(b.prefix, "LD_LIBRARY_PATH=/else"), _gone("opt/hyhal")(b)), "libgalaxyhip.so.5", "-v /opt/hyhal:/opt/hyhal:ro",
+     lambda b, line: (env_sh(b.prefix), FOLLOW(b, line))),
+    ("torch", lambda b: (b.environ.update(ROCM_PATH=str(_foreign(b, "rocm", "gfx936").parents[2]))), "libgalaxyhip.so.5", "DTK_ENV=/opt/dtk/env.sh", FOLLOW),
+    ("cmake", _program("cmake", "cmake version 3.25.1"), "is 3.25.1", "install cmake 3.26.1", lambda b, _: _program("cmake", "cmake version 3.31.0")(b)),
+    ("ninja", _program("ninja", "1.8"), "is 1.8", "install ninja 1.10", lambda b, _: _program("ninja", "1.12")(b)),
+    ("memory", lambda b: b.environ.update(MAX_JOBS="99"), "for 99 job(s)", "MAX_JOBS=1 make build", FOLLOW),
+    ("memory", lambda b: b.environ.update(MAX_JOBS="lots"), "is not a number", "give a whole number", lambda b, _: b.environ.update(MAX_JOBS="2")),
+    ("usable", _gone("dev/kfd"), "no /dev/kfd", "--device=/dev/kfd", FOLLOW),
+    ("usable", _gone("dev/mkfd"), "no /dev/mkfd", "--device=/dev/mkfd", FOLLOW),
+    ("usable", _gone("dev/dri"), "no /dev/dri/renderD*", "--device=/dev/dri", FOLLOW),
+    ("usable", _gone("opt/hyhal"), "no /opt/hyhal", "-v /opt/hyhal:/opt/hyhal:ro", FOLLOW),
+    ("usable", _gone("dev/kfd", "dev/mkfd", "dev/dri", "opt/hyhal"), "no /dev/kfd; no /dev/mkfd; no /dev/dri/renderD*; no /opt/hyhal",
+     "--device=/dev/kfd --device=/dev/mkfd --device=/dev/dri -v /opt/hyhal:/opt/hyhal:ro", FOLLOW),
+    ("visible", lambda b: b.environ.update(HIP_VISIBLE_DEVICES="0", CUDA_VISIBLE_DEVICES="1"), "HIP_VISIBLE_DEVICES='0'", "unset CUDA_VISIBLE_DEVICES", FOLLOW),
+    ("vllm", _copies, "2 copies; the one that runs is", "pip uninstall vllm, until none is left", lambda b, _: b.environ.pop("PYTHONPATH")),
+    ("plugins", _install_plugin, "hcu = vllm_hcu:register", "VLLM_PLUGINS=", lambda b, _: b.environ.update(VLLM_PLUGINS="")),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "plant", "words", "line", "follow"), SWITCHES, ids=[f"{row[0]}-{row[2][:24]}" for row in SWITCHES])
+def test_each_state_is_named_with_a_line_and_the_line_when_followed_works(
+    dtk_box: Box, name: str, plant: Callable[[Box], object], words: str, line: str, follow: Follow
+) -> None:
+    plant(dtk_box)
+    found = next(f for f in findings(dtk_box) if f.name == name)
+    assert words in found.found
+    assert line in found.do
+    assert target(dtk_box) == "rocm"
+    follow(dtk_box, found.do)
+    assert findings(dtk_box) == []
+
+
+def test_a_device_node_for_another_group_is_named_with_the_group(dtk_box: Box, monkeypatch: pytest.MonkeyPatch) -> None:
+    node, access = dtk_box.root / "dev" / "kfd", nodes.os.access
+    node.chmod(0o660)
+    monkeypatch.setattr(nodes.os, "access", lambda path, mode: path != node and access(path, mode))
+    (found,) = findings(dtk_box)
+    assert f"/dev/kfd may not be opened (mode 660, group {grp.getgrgid(node.stat().st_gid).gr_name})" in found.found
+    monkeypatch.setattr(nodes.os, "getegid", lambda: 4242)
+    monkeypatch.setattr(nodes.os, "getgroups", list)
+    (found,) = findings(dtk_box)
+    assert "it is for group" in found.found
+    assert "usermod -aG" in found.do
+    assert f"docker run --group-add {node.stat().st_gid} --device=/dev/kfd" in found.do
+
+
+def test_an_env_sh_whose_rocm_path_is_inside_hyhal_is_understood(dtk_box: Box) -> None:
+    (dtk_box.prefix / ".hyhal").mkdir()
+    env_sh(dtk_box.prefix, f"export ROCM_PATH='{dtk_box.prefix}/.hyhal'")
+    assert findings(dtk_box) == []
+    machine = facts.look(dtk_box.environ)
+    assert machine.toolchain is not None
+    assert machine.toolchain.prefix == dtk_box.prefix
+    assert "holds no compiler" in machine.toolchain.origin
+
+
+def test_an_image_that_sets_rocm_path_and_leaves_the_rest_to_env_sh_is_sourced(dtk_box: Box) -> None:
+    dtk_box.environ["ROCM_PATH"] = str(dtk_box.prefix)
+    assert findings(dtk_box) == []
+    _sourced(dtk_box)
+    assert findings(dtk_box) == []
+    machine = facts.look(dtk_box.environ)
+    assert machine.toolchain is not None
+    assert machine.toolchain.origin == "ROCM_PATH of the environment", "what a person has sourced is not sourced over"
