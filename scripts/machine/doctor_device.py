@@ -207,6 +207,10 @@ def _visible(m: Machine) -> Finding:
 
 def _copies(m: Machine) -> Finding:
     copies = vllm_copies(m.python)
+    if edited := [phrase for copy in copies for phrase in overlay_module("manifest").rewritten(copy)]:
+        return Finding("vllm", False, f"a platform plugin has rewritten {len(edited)} installed file(s), first {edited[0]}",
+                       "uninstalling the plugin does not undo it, and every capability is shut on files that are not the build's",
+                       f"{m.python.python} -m pip install --force-reinstall --no-deps dist/vllm-....whl", blocks=False)  # fmt: skip
     if len(copies) > 1:
         return Finding("vllm", False, f"{len(copies)} copies; the one that runs is {copies[0]}, hidden: {', '.join(map(str, copies[1:]))}",
                        "code of one copy under the metadata of another picks the wrong platform",

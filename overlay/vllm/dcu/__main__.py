@@ -17,7 +17,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "survey": ("vllm.dcu.ask.survey", "every Linear of a model, from its config.json, with the decision"),
     "counters": ("vllm.dcu.ask.counters", "add up the dispatch counters of a run"),
     "docs": ("vllm.dcu.ask.documents", "the generated parts of the documentation, checked or written"),
-    "manifest": ("vllm.dcu.manifest", "what build this is"),
+    "manifest": ("vllm.dcu.ask.manifest", "what build this is"),
     "verify": ("vllm.dcu.verify.verb", "the evidence ladder on this device"),
     "bench": ("vllm.dcu.verify.bench", "the kernel against F.linear, shape by shape"),
 }

@@ -14,7 +14,8 @@ from collections.abc import Callable
 from typing import SupportsIndex
 
 from vllm.dcu.arch import base_arch, is_dcu_arch
-from vllm.dcu.device import kfd
+from vllm.dcu.device import kfd, plugins
+from vllm.dcu.device.footing import footing
 
 __all__ = ["PLATFORM", "SealedArch", "also_without_amdsmi", "amdsmi_import_errors", "arch_source", "resolve_gcn_arch"]
 
@@ -52,6 +53,18 @@ class SealedArch(str):
     ) -> bool:
         prefixes = prefix if isinstance(prefix, tuple) else (prefix,)
         return str(self).startswith(prefix, start, end) and any(self._matches(p) for p in prefixes)
+
+
+class DeafArch(SealedArch):
+    """A DCU's arch string where the file that asks it was edited: not even the whole name matches.
+
+    The vendor's plugin adds `"gfx936"` to the names of upstream's sets, in the text of rocm.py.
+    """
+
+    __slots__ = ()
+
+    def _matches(self, fragment: str) -> bool:
+        return fragment in ("", "gfx")
 
 
 @functools.cache
@@ -159,7 +172,10 @@ def resolve_gcn_arch(query: Callable[[], str], fallback: Callable[[], str]) -> s
         elif failure is not None:
             arch, source = fallback(), "torch"
     _sources["arch"] = source
-    return SealedArch(arch) if is_dcu_arch(arch) else arch
+    if not is_dcu_arch(arch):
+        return arch
+    # A plugin that has the platform keeps what it opened for itself.
+    return DeafArch(arch) if footing().edits and not plugins.in_use() else SealedArch(arch)
 
 
 def arch_source() -> str | None:

@@ -19,6 +19,8 @@ from functools import partial
 from operator import attrgetter
 
 import torch
+from vllm.dcu.device.footing import say_once, when_replaced
+from vllm.dcu.device.plugins import owner
 from vllm.dcu.dispatch.context import Context, observe_context
 from vllm.dcu.dispatch.counters import FREQUENT, Tally
 from vllm.dcu.dispatch.countfiles import Header, Key
@@ -44,12 +46,21 @@ _FITS = -1
 
 @dataclass(frozen=True)
 class ActiveGate:
-    """What was decided in this process: the context, why each record is closed (empty: open), and the counters."""
+    """What was decided in this process: the context, why each record is closed (empty: open), and the counters.
+
+    `forget` drops what was decided for single shapes.
+    """
 
     context: Context
     standing: dict[str, tuple[Reason, ...]]
     tally: Tally
     gemm: Gemm
+    forget: Callable[[], None] = lambda: None
+
+    def shut(self) -> None:
+        """Close every capability for the rest of this process, because calls do not come as they were built to."""
+        self.standing.update({ident: (Reason.BUILD_EDITED, *reasons) for ident, reasons in self.standing.items()})
+        self.forget()
 
     @property
     def open(self) -> tuple[str, ...]:
@@ -82,10 +93,19 @@ def wrap(impl: Gemm, context: Context | None = None) -> Gemm:
     if context is None:
         context = observe_context()
         if context is None:
+            _tell_of_plugin()
             return impl
     _active = build(context, CATALOG + context.site.records)
     _announce(_active, CATALOG + context.site.records)
+    when_replaced(_active.shut)
     return recorded(_active.gemm, hits=partial(_hits, _active))
+
+
+def _tell_of_plugin() -> None:
+    from vllm.platforms import current_platform
+
+    if current_platform.is_rocm() and (who := owner(type(current_platform))):
+        say_once(logger, f"DCU: the platform is {who}: an out-of-tree plugin. Nothing of vLLM for gfx936 is active under it.")
 
 
 def _hits(gate: ActiveGate) -> int:
@@ -106,7 +126,7 @@ def build(context: Context, records: tuple[Record, ...] = CATALOG) -> ActiveGate
     slots: dict[tuple[torch.dtype, torch.Size], _Slot] = {}
     tally = Tally(header, stats_dir(), on_reset=slots.clear)
     opener = _Opener(context, records, standing, tally, slots)
-    return ActiveGate(context, standing, tally, _make_gemm(context.device_type, tally, slots, opener))
+    return ActiveGate(context, standing, tally, _make_gemm(context.device_type, tally, slots, opener), slots.clear)
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,6 +278,7 @@ def _report_frequent(slot: _Slot, refused: int) -> None:
 def _announce(gate: ActiveGate, records: tuple[Record, ...]) -> None:
     """Log once what was decided, one line for each positive record."""
     context = gate.context
+    say_once(logger, context.footing.sentence)
     for note in context.site.notes:
         logger.warning("%s", note)
     for record in records:

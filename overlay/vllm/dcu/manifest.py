@@ -10,10 +10,10 @@ Standard library only: the tools read it by path, without importing vLLM.
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import importlib.metadata
 import json
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -34,9 +34,10 @@ __all__ = [
     "as_text",
     "copies",
     "examine",
-    "main",
+    "marks",
     "parse",
     "read",
+    "rewritten",
 ]
 
 SCHEMA = 1
@@ -46,6 +47,8 @@ _MOST_BYTES = 16 << 20
 _Sha256 = Annotated[str, Words(r"[0-9a-f]{64}", "a sha256")]
 _Id = Annotated[str, Words(r"[0-9a-f]{40}", "an id of git")]
 _Inside = Annotated[str, Words(r"(?!/)(?!(.*/)?\.\.?(/|$)).+", "a path inside the package")]
+_MARK = re.compile(rb"(?m)^[ \t]*#[ \t]*(PATCHED_\w+)")
+"""What the vendor's plugin (`vllm-hcu` up to its 0.21 line) leaves in each installed file that it rewrote."""
 
 
 class ManifestError(RuntimeError):
@@ -154,12 +157,31 @@ def altered(manifest: Manifest, package: Path) -> list[str]:
         if not path.is_file():
             found.append(f"{path} is missing")
         elif _sha256(path) != digest:
-            found.append(f"{path} is not the file that was built")
+            mark = next(iter(marks(path.read_bytes())), "")
+            found.append(f"{path} is not the file that was built" + (f" (mark {mark})" if mark else ""))
     ours = {*manifest.files, f"dcu/{FILE_NAME}"}
     for path in sorted(package.rglob("*")):
         name = path.relative_to(package).as_posix()
         if path.suffix in (".py", ".so") and "__pycache__" not in path.parts and name not in ours:
             found.append(f"{path} does not belong to the build")
+    return found
+
+
+def marks(data: bytes) -> tuple[str, ...]:
+    """The marks in a file that a plugin rewrote, in order."""
+    return tuple(mark.decode() for mark in _MARK.findall(data))
+
+
+def rewritten(package: Path) -> list[str]:
+    """One phrase, `FILE (mark MARK)`, for each source file of any vllm package that a plugin rewrote."""
+    found = []
+    for path in sorted(package.rglob("*.py")):
+        try:
+            marked = marks(path.read_bytes())
+        except OSError:
+            continue
+        if marked:
+            found.append(f"{path} (mark {marked[0]})")
     return found
 
 
@@ -185,6 +207,9 @@ def examine(package: Path, search: Sequence[str] | None = None) -> Verdict:
     problems: list[str] = []
     others = [path for path in copies(search) if path != package]
     notes = [f"another vllm is on the search path: {path}" for path in others]
+    for path in others:
+        if edited := rewritten(path):
+            notes.append(f"a plugin has rewritten {len(edited)} file(s) of it: {edited[0]}")
     manifest: Manifest | None = None
     try:
         manifest = read(package)
@@ -196,6 +221,11 @@ def examine(package: Path, search: Sequence[str] | None = None) -> Verdict:
                 f"this is a stand-in build: its native code is for {manifest.stand_in}, compiled to be inspected, not to be run on a DCU"
             )
         problems += altered(manifest, package)
+        if any("(mark " in problem for problem in problems):
+            problems.append(
+                "a platform plugin has rewritten this vLLM, which uninstalling it does not undo: "
+                f"pip install --force-reinstall --no-deps of the wheel of vllm {manifest.version}"
+            )
         # vLLM chooses its platform by the installed *metadata*, which may belong to another copy than the code.
         versions = [d.version for d in importlib.metadata.distributions(name="vllm", path=list(search))]
         if not versions:
@@ -222,21 +252,6 @@ def as_text(verdict: Verdict) -> str:
     if not verdict.problems:
         lines.append("whole: every file is the one that was built")
     return "\n".join(lines)
-
-
-def main(argv: Sequence[str]) -> int:
-    """Command line of `manifest`. Exit 0: this build is whole and is the one that runs; 1: it is not."""
-    parser = argparse.ArgumentParser(prog="python -m vllm.dcu manifest", description="what build this is, and whether it is whole")
-    parser.add_argument("--json", action="store_true", help="the manifest and the findings, for programs")
-    args = parser.parse_args(argv)
-    verdict = examine(Path(__file__).resolve().parent.parent)
-    if args.json:
-        known = json.loads(verdict.manifest.to_json()) if verdict.manifest else None
-        data = {"package": str(verdict.package), "manifest": known, "problems": verdict.problems, "notes": verdict.notes}
-        print(json.dumps(data, indent=1))
-    else:
-        print(as_text(verdict))
-    return 1 if verdict.problems else 0
 
 
 def _sha256(path: Path) -> str:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from vllm.dcu import detect
 from vllm.dcu.arch import base_arch
-from vllm.dcu.device import kfd, shut
+from vllm.dcu.device import footing, kfd, shut
 from vllm.logger import init_logger
 from vllm.platforms import rocm
 from vllm.platforms.rocm import RocmPlatform
@@ -28,6 +28,10 @@ __all__ = ["DcuRocmPlatform"]
 logger = init_logger(__name__)
 
 
+_OPENED = footing.close_families(rocm)
+"""Predicates of rocm.py that said yes, and say no from here on: this module is imported before anything can ask them."""
+
+
 def _refuse(reason: str | None) -> None:
     if reason is not None:
         raise ValueError(reason)
@@ -39,6 +43,10 @@ class DcuRocmPlatform(RocmPlatform):
     def __init__(self) -> None:
         """Withdraws requests for shut capabilities from the environment, one warning each."""
         super().__init__()
+        found = footing.footing()
+        footing.say_once(logger, found.sentence)
+        if _OPENED and not found.edits:
+            footing.say_once(logger, f"DCU: {', '.join(_OPENED)} of vllm.platforms.rocm were set on gfx936 and are closed.")
         for sentence in shut.withdraw(os.environ):
             logger.warning(sentence)
 
@@ -124,6 +132,7 @@ class DcuRocmPlatform(RocmPlatform):
         **kwargs: Any,
     ) -> str:
         """Upstream's choice, if it is open here. Raises ValueError with the reason otherwise."""
+        footing.look_again(logger)  # every worker comes here with the layers imported, before the first forward
         from vllm.v1.attention.backends.registry import AttentionBackendEnum
 
         if selected_backend is not None:

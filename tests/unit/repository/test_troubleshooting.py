@@ -130,6 +130,16 @@ def test_row_plugin(tmp_path: Path) -> None:
     assert "VLLM_PLUGINS=" in found.do
 
 
+def test_row_rewritten(tmp_path: Path) -> None:
+    ours = install(tmp_path / "site", MANIFEST.version)
+    (ours / "vllm" / "__init__.py").write_text("# PATCHED_vllm_patch_0\n")
+    problems = overlay_module("manifest").examine(ours / "vllm", [str(ours)]).problems
+    r = row("rewritten")
+    assert f"{r.symptom} (mark PATCHED_vllm_patch_0)" in problems[0]
+    assert "--force-reinstall --no-deps" in problems[1]
+    assert "--force-reinstall --no-deps" in r.fix
+
+
 def test_row_offline(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "_have_tools", lambda: False)
     monkeypatch.setattr(doctor.childenv, "for_pip", dict)

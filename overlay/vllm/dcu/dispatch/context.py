@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from vllm.dcu.arch import base_arch, is_dcu_arch
+from vllm.dcu.device.footing import AS_BUILT, Footing, close_families, footing
+from vllm.dcu.device.plugins import owner
 from vllm.dcu.env import Switches, evidence_file, read_switches
 from vllm.dcu.evidence.site import NO_SITE, Site, observe_site
 from vllm.dcu.records.kernels import GEMV, KERNELS, LLMM1, Kernel
@@ -52,6 +54,7 @@ class Context:
         switches: what the environment asks for.
         simulated: empty on hardware. Otherwise what is simulated, for people to read.
         site: what the site's own evidence means here.
+        footing: whether the files that the decision rests on are the build's.
     """
 
     arch: str
@@ -63,6 +66,7 @@ class Context:
     switches: Switches = field(default_factory=Switches)
     simulated: str = ""
     site: Site = NO_SITE
+    footing: Footing = AS_BUILT
 
     @property
     def label(self) -> str:
@@ -75,7 +79,7 @@ class Context:
 
 
 def observe_context() -> Context | None:
-    """The facts of this process, or None where vLLM does not run as ROCm on a DCU arch.
+    """The facts of this process, or None where vLLM does not run as ROCm on a DCU arch, or under another package's platform.
 
     Touches no device and imports no platform: the platform was resolved before the operator is registered.
 
@@ -84,12 +88,13 @@ def observe_context() -> Context | None:
     """
     from vllm.platforms import current_platform
 
-    if not current_platform.is_rocm():
+    if not current_platform.is_rocm() or owner(type(current_platform)):
         return None
     rocm = sys.modules.get("vllm.platforms.rocm")
     arch = getattr(rocm, "_GCN_ARCH", "")
-    if not is_dcu_arch(arch):
+    if rocm is None or not is_dcu_arch(arch):
         return None
+    close_families(rocm)
     toolchain, evidence = running_toolchain(), evidence_file()
     load_own_kernels()
     return Context(
@@ -101,6 +106,7 @@ def observe_context() -> Context | None:
         own_code_objects=_extension_targets(GEMV.extension),
         switches=read_switches(),
         site=observe_site(evidence, base_arch(arch), toolchain) if evidence else NO_SITE,
+        footing=footing(),
     )
 
 

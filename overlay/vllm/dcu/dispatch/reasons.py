@@ -53,6 +53,18 @@ class Reason(Enum):
         "The device is not the one the record was verified on.",
         "A record for this device needs its own evidence.",
     )
+    BUILD_EDITED = (
+        "build-edited",
+        Moment.STANDING,
+        "A file that the decision rests on is not the one that was built, or not the one that runs.",
+        "The log names the file; reinstall the wheel: `pip install --force-reinstall --no-deps`.",
+    )
+    BUILD_UNKNOWN = (
+        "build-unknown",
+        Moment.STANDING,
+        "There is no build manifest, so that nothing says whether the files that run are the build's.",
+        "Install the wheel; a source tree or an editable install has no manifest.",
+    )
     SKINNY_GEMM_OFF = (
         "skinny-gemm-off",
         Moment.STANDING,

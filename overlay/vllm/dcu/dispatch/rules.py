@@ -74,6 +74,10 @@ def standing_reasons(record: Record, context: Context) -> tuple[Reason, ...]:
     reasons: list[Reason] = []
     if record.target.arch != context.arch:
         reasons.append(Reason.ARCH)
+    if context.footing.edits:
+        reasons.append(Reason.BUILD_EDITED)
+    if context.footing.unknown and not is_forced(record, context):
+        reasons.append(Reason.BUILD_UNKNOWN)
     if not context.switches.skinny_gemm:
         reasons.append(Reason.SKINNY_GEMM_OFF)
     if context.switches.mode(record.id) is Mode.OFF:

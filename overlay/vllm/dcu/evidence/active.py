@@ -7,13 +7,12 @@ of ours is imposed on it, and nothing that it does is called verified by us.
 
 import sys
 from dataclasses import dataclass
-from importlib.metadata import entry_points, packages_distributions
+from importlib.metadata import packages_distributions
 
 from vllm.dcu import detect
+from vllm.dcu.device.plugins import platform_plugins
 
 __all__ = ["ActivePlatform", "active_platform", "describe", "platform_plugins"]
-
-_GROUP = "vllm.platform_plugins"
 
 
 @dataclass(frozen=True)
@@ -31,12 +30,6 @@ class ActivePlatform:
     distributions: tuple[str, ...]
     ours: bool
     sentence: str
-
-
-def platform_plugins() -> tuple[str, ...]:
-    """Installed out-of-tree platform plugins, as `name = module:function (distribution)`."""
-    found = entry_points(group=_GROUP)
-    return tuple(sorted(f"{e.name} = {e.value} ({e.dist.name if e.dist else 'unknown package'})" for e in found))
 
 
 def describe(qualname: str, distributions: tuple[str, ...], arch: str | None) -> ActivePlatform:

@@ -138,6 +138,8 @@ def standing_and_call_rules(module: types.ModuleType) -> None:
     old = test_dcu_rules.Toolchain("1", "1", "1")
     other = test_dcu_rules.replace(test_dcu_rules.OPEN, toolchain=old)
     assert module.standing_reasons(first, test_dcu_rules.replace(other, switches=force)) == ()
+    unknown = test_dcu_rules.replace(test_dcu_rules.OPEN, footing=test_dcu_rules.Footing(unknown="no manifest"))
+    assert module.standing_reasons(first, test_dcu_rules.replace(unknown, switches=force)) == ()
     verified = Site(status={first.id: Status(State.VERIFIED)})
     assert module.standing_reasons(first, test_dcu_rules.replace(other, site=verified)) == ()
 

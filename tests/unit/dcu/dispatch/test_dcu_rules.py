@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 from vllm.dcu.ask.explain import as_json, as_text, explain
+from vllm.dcu.device.footing import Footing
 from vllm.dcu.dispatch.context import Context, NativeOp, assumed_context
 from vllm.dcu.dispatch.reasons import CALL_REASONS, STANDING_REASONS, Reason, as_markdown
 from vllm.dcu.dispatch.rules import Call, call_reasons, candidates, choose, standing_reasons, unknown_capabilities
@@ -37,6 +38,8 @@ def test_with_everything_in_place_nothing_stands_against_the_record() -> None:
 
 STANDING = [
     (replace(OPEN, arch="gfx928"), Reason.ARCH),
+    (replace(OPEN, footing=Footing("1", ("rocm.py is not the file that was built",))), Reason.BUILD_EDITED),
+    (replace(OPEN, footing=Footing(unknown="there is no manifest")), Reason.BUILD_UNKNOWN),
     (switched(skinny_gemm=False), Reason.SKINNY_GEMM_OFF),
     (switched(capabilities={FIRST.id: Mode.OFF}), Reason.CAPABILITY_OFF),
     (switched(batch_invariant=True), Reason.BATCH_INVARIANT),
@@ -71,13 +74,14 @@ def test_all_standing_reasons_are_told_in_the_catalogues_order() -> None:
     assert len(told) == 7
 
 
-def test_force_opens_against_the_toolchain_and_nothing_else() -> None:
-    force = Switches(capabilities={FIRST.id: Mode.FORCE})
-    assert standing_reasons(FIRST, replace(OPEN, toolchain=Toolchain("2.9", "5", "0.1"), switches=force)) == ()
+FORCEABLE = (Reason.TOOLCHAIN, Reason.BUILD_UNKNOWN)
+
+
+def test_force_opens_against_what_was_not_shown_and_nothing_else() -> None:
     for context, reason in STANDING:
-        if reason not in (Reason.TOOLCHAIN, Reason.CAPABILITY_OFF):
+        if reason is not Reason.CAPABILITY_OFF:
             forced = replace(context, switches=replace(context.switches, capabilities={FIRST.id: Mode.FORCE}))
-            assert standing_reasons(FIRST, forced) == (reason,)
+            assert standing_reasons(FIRST, forced) == (() if reason in FORCEABLE else (reason,))
 
 
 def test_a_negative_record_is_never_open() -> None:

@@ -224,21 +224,25 @@ def test_a_build_machine_without_a_device_is_fit_when_the_arch_is_said(
     assert "fine for a build, not for serving" in next(f["found"] for f in data["findings"] if f["name"] == "device")
 
 
-def _copy(folder: Path, version: str) -> str:
+def _copy(folder: Path, version: str, text: str = "") -> str:
     (folder / "vllm").mkdir(parents=True)
-    (folder / "vllm" / "__init__.py").touch()
+    (folder / "vllm" / "__init__.py").write_text(text)
     return str(folder)
+
+
+MARK = "PATCHED_vllm_patch_0"
 
 
 # What a build survives and serving does not: said, and the exit code stays 0.
 SERVING: list[tuple[str, Callable[[pytest.MonkeyPatch, Path], None], str]] = [
     ("visible", lambda m, t: (m.setenv("HIP_VISIBLE_DEVICES", "0"), m.setenv("CUDA_VISIBLE_DEVICES", "1")), "HIP_VISIBLE_DEVICES='0'"),
     ("vllm", lambda m, t: _python(path=[_copy(t / "a", "1"), _copy(t / "b", "2")])(m, t), "2 copies; the one that runs is"),
+    ("vllm", lambda m, t: _python(path=[_copy(t / "a", "1"), _copy(t / "b", "2", f"\n# {MARK}\n")])(m, t), f"__init__.py (mark {MARK})"),
     ("plugins", _python(plugins=[["hcu", "vllm_hcu:register", "vllm-hcu"]]), "hcu = vllm_hcu:register of vllm-hcu"),
 ]
 
 
-@pytest.mark.parametrize(("name", "plant", "words"), SERVING, ids=[row[0] for row in SERVING])
+@pytest.mark.parametrize(("name", "plant", "words"), SERVING, ids=[row[2][:24] for row in SERVING])
 def test_what_will_be_met_when_serving_is_said_and_does_not_stop_the_build(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
