@@ -207,7 +207,7 @@ def _visible(m: Machine) -> Finding:
 
 def _copies(m: Machine) -> Finding:
     copies = vllm_copies(m.python)
-    if edited := [phrase for copy in copies for phrase in overlay_module("manifest").rewritten(copy)]:
+    if edited := [phrase for copy in copies for phrase in overlay_module("device.marks").rewritten(copy)]:
         return Finding("vllm", False, f"a platform plugin has rewritten {len(edited)} installed file(s), first {edited[0]}",
                        "uninstalling the plugin does not undo it, and every capability is shut on files that are not the build's",
                        f"{m.python.python} -m pip install --force-reinstall --no-deps dist/vllm-....whl", blocks=False)  # fmt: skip

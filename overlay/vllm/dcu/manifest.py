@@ -13,13 +13,13 @@ from __future__ import annotations
 import hashlib
 import importlib.metadata
 import json
-import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
+from vllm.dcu.device.marks import FILE_NAME, marks, rewritten
 from vllm.dcu.records.strict import StrictError, parse_json, read_bytes
 from vllm.dcu.records.typed import Words, dump, load, take
 
@@ -34,21 +34,16 @@ __all__ = [
     "as_text",
     "copies",
     "examine",
-    "marks",
     "parse",
     "read",
-    "rewritten",
 ]
 
 SCHEMA = 1
-FILE_NAME = "manifest.json"
 _MOST_BYTES = 16 << 20
 
 _Sha256 = Annotated[str, Words(r"[0-9a-f]{64}", "a sha256")]
 _Id = Annotated[str, Words(r"[0-9a-f]{40}", "an id of git")]
 _Inside = Annotated[str, Words(r"(?!/)(?!(.*/)?\.\.?(/|$)).+", "a path inside the package")]
-_MARK = re.compile(rb"(?m)^[ \t]*#[ \t]*(PATCHED_\w+)")
-"""What the vendor's plugin (`vllm-hcu` up to its 0.21 line) leaves in each installed file that it rewrote."""
 
 
 class ManifestError(RuntimeError):
@@ -164,24 +159,6 @@ def altered(manifest: Manifest, package: Path) -> list[str]:
         name = path.relative_to(package).as_posix()
         if path.suffix in (".py", ".so") and "__pycache__" not in path.parts and name not in ours:
             found.append(f"{path} does not belong to the build")
-    return found
-
-
-def marks(data: bytes) -> tuple[str, ...]:
-    """The marks in a file that a plugin rewrote, in order."""
-    return tuple(mark.decode() for mark in _MARK.findall(data))
-
-
-def rewritten(package: Path) -> list[str]:
-    """One phrase, `FILE (mark MARK)`, for each source file of any vllm package that a plugin rewrote."""
-    found = []
-    for path in sorted(package.rglob("*.py")):
-        try:
-            marked = marks(path.read_bytes())
-        except OSError:
-            continue
-        if marked:
-            found.append(f"{path} (mark {marked[0]})")
     return found
 
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
 
-from vllm.dcu.manifest import FILE_NAME, marks
+from vllm.dcu.device.marks import FILE_NAME, marks
 
 __all__ = [
     "AS_BUILT",
