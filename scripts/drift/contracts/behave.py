@@ -50,15 +50,7 @@ def install(root: str, probe: Any) -> dict[str, Any]:
             return super().find_spec(name, path, target) if top in ("vllm", "amdsmi", "aiter", "regex", "flashinfer") else None
 
     sys.meta_path.insert(0, Finder(root))
-    import amdsmi  # type: ignore[import-not-found, unused-ignore]
-
-    vars(amdsmi).update(
-        AmdSmiException=type("AmdSmiException", (Exception,), {}),
-        amdsmi_init=lambda *a: None,
-        amdsmi_shut_down=lambda *a: None,
-        amdsmi_get_processor_handles=lambda *a: ["gpu0"],
-        amdsmi_get_gpu_asic_info=lambda *a: {"target_graphics_version": "gfx936", "device_id": "0x0", "market_name": "simulated"},
-    )
+    probe.name_arch("gfx936")
     logger = importlib.import_module("vllm.logger")
     vars(logger)["init_logger"] = lambda *a: probe.Quiet("logger")
     registered: dict[str, Any] = {}

@@ -223,6 +223,17 @@ def evaluate(function: Any, arch: str) -> dict[str, Any]:
     return {"value": distinct[0] if len(distinct) == 1 else {"any of": sorted(distinct, key=repr)}}
 
 
+def name_arch(arch: str) -> None:
+    """Have the stand-in amdsmi name one device of this arch."""
+    import amdsmi  # type: ignore[import-not-found, unused-ignore]
+
+    facts = {"target_graphics_version": arch, "device_id": "0x0000", "market_name": "probe"}
+    amdsmi.AmdSmiException = type("AmdSmiException", (Exception,), {})
+    amdsmi.amdsmi_init = amdsmi.amdsmi_shut_down = lambda *a: None
+    amdsmi.amdsmi_get_processor_handles = lambda *a: ["gpu0"]
+    amdsmi.amdsmi_get_gpu_asic_info = lambda *a: facts
+
+
 def install(root: str, arch: str) -> types.ModuleType:
     """Put the stand-ins in place and execute upstream's ROCm platform for `arch`."""
     sys.meta_path.insert(0, Finder(root))
@@ -240,19 +251,7 @@ def install(root: str, arch: str) -> types.ModuleType:
     torch.library = Thing("torch.library")
     for name in ("half", "float16"):
         setattr(torch, name, Thing("torch.float16"))
-    import amdsmi  # type: ignore[import-not-found, unused-ignore]
-
-    class AmdSmiException(Exception):
-        pass
-
-    amdsmi.AmdSmiException = AmdSmiException
-    amdsmi.amdsmi_init = amdsmi.amdsmi_shut_down = lambda *a: None
-    amdsmi.amdsmi_get_processor_handles = lambda *a: ["gpu0"]
-    amdsmi.amdsmi_get_gpu_asic_info = lambda *a: {
-        "target_graphics_version": arch,
-        "device_id": "0x0000",
-        "market_name": "probe",
-    }
+    name_arch(arch)
     import vllm.logger  # type: ignore[import-not-found, unused-ignore]
 
     vllm.logger.init_logger = lambda *a: Quiet("logger")

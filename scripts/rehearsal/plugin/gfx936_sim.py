@@ -32,6 +32,7 @@ __all__ = ["register"]
 
 SIMULATED = "CPU server; HIP version, code object and kernel are stand-ins"
 MISSION = (34816, 5120)
+_FAKES = str(Path(__file__).parents[1] / "probes" / "fakes")
 _kept: list[Any] = []
 _files: dict[str, int] = {}
 
@@ -45,7 +46,12 @@ def register() -> None:
 
     if not current_platform.is_cpu():
         raise RuntimeError("gfx936_sim is for a CPU test server only")
-    sys.modules["amdsmi"] = _fake_amdsmi(arch)
+    os.environ["FAKE_AMDSMI_ARCH"] = arch
+    sys.modules.pop("amdsmi", None)
+    sys.path.insert(0, _FAKES)
+    import amdsmi  # noqa: F401  (the stand-in of the platform's probes)
+
+    sys.path.remove(_FAKES)
     for name in ("vllm._C", "vllm._rocm_C", "vllm._dcu_C"):  # rocm.py imports two; a second _C beside the CPU's would be loaded
         sys.modules.setdefault(name, types.ModuleType(name))
     import vllm.platforms.rocm as rocm
@@ -65,22 +71,6 @@ def register() -> None:
     _kept.append(library)
     chosen = utils.dispatch_unquantized_gemm().__name__
     print(f"gfx936_sim: pid {os.getpid()} arch {rocm._GCN_ARCH} dispatch {chosen}", file=sys.stderr, flush=True)
-
-
-def _fake_amdsmi(arch: str) -> types.ModuleType:
-    module = types.ModuleType("amdsmi")
-    facts = {"target_graphics_version": arch, "device_id": "0x0", "market_name": "simulated"}
-    answers: dict[str, Any] = {
-        "AmdSmiException": type("AmdSmiException", (Exception,), {}),
-        "amdsmi_init": lambda *_: None,
-        "amdsmi_shut_down": lambda *_: None,
-        "amdsmi_get_processor_handles": lambda: ["simulated"],
-        "amdsmi_get_gpu_asic_info": lambda _: facts,
-        "amdsmi_topo_get_link_type": lambda *_: {"type": 0, "hops": 0},
-    }
-    for name, answer in answers.items():
-        setattr(module, name, answer)
-    return module
 
 
 def _gate(impl: Callable[..., torch.Tensor], view: Any) -> Callable[..., torch.Tensor]:
