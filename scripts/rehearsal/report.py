@@ -1,8 +1,7 @@
-"""The verdict of a rehearsal, its report, and the evidence entries it is good for."""
+"""The verdict of a rehearsal, and the evidence entries it is good for."""
 
 from __future__ import annotations
 
-import json
 import platform
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -10,7 +9,7 @@ from dataclasses import dataclass
 from scripts.rehearsal import checks
 from scripts.rehearsal.records import CAPABILITY, Run
 
-__all__ = ["BORDER", "FAULT_FINDERS", "Judged", "as_json", "as_markdown", "evidence", "judge"]
+__all__ = ["BORDER", "FAULT_FINDERS", "ONLY_HARDWARE", "Judged", "evidence", "judge"]
 
 BORDER = (
     "CPU server, device simulated: shows the patched Python, the gate, the custom operator, the counters and the serving "
@@ -138,45 +137,3 @@ def evidence(found: Sequence[Judged], runs: Sequence[Run], date: str) -> list[di
         }
         for rung, claim in claims.items()
     ]  # fmt: skip
-
-
-def as_json(found: Sequence[Judged], runs: Sequence[Run], date: str) -> str:
-    """The whole report for programs."""
-    data = {
-        "kind": "rehearsal",
-        "date": date,
-        "border": BORDER,
-        "machine": f"{platform.system()} {platform.machine()}",
-        "only_hardware": list(ONLY_HARDWARE),
-        "checks": [
-            {"rung": row.rung, "run": row.run, "claim": row.claim, "ok": not row.problems and not row.figures.startswith("not run"), "problems": list(row.problems), "figures": row.figures}
-            for row in found
-        ],
-        "evidence": evidence(found, runs, date),
-        "runs": [run.to_dict() for run in runs],
-    }  # fmt: skip
-    return json.dumps(data, indent=1, sort_keys=True) + "\n"
-
-
-def as_markdown(found: Sequence[Judged], runs: Sequence[Run], date: str) -> str:
-    """The report for people."""
-    bad = sum(1 for row in found if row.problems)
-    left_out = sum(1 for row in found if row.figures.startswith("not run"))
-    lines = [
-        "# Rehearsal",
-        "",
-        f"{date}. {len(found)} checks in {len(runs)} servers, {bad} failed, {left_out} not run. Border: {BORDER}",
-        "",
-        "| server | variant | model | layers | mode | vLLM | healthy after, s | ended by |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
-    lines += [
-        f"| {run.name} | {run.variant} | {run.model} | {run.layers} | {run.mode} | {run.version} | {run.start_seconds} | {run.ending['how']} |"
-        for run in runs
-    ]
-    lines += ["", "| rung | server | claim | result | seen |", "|---|---|---|---|---|"]
-    for row in found:
-        result = "FAILED: " + "; ".join(row.problems) if row.problems else "not run" if row.figures.startswith("not run") else "holds"
-        lines.append(f"| {row.rung} | {row.run} | {row.claim} | {result} | {row.figures.removeprefix('not run: ')} |")
-    lines += ["", "Only hardware can show:", "", *(f"- {item}" for item in ONLY_HARDWARE), ""]
-    return "\n".join(lines)

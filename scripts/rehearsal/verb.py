@@ -1,4 +1,4 @@
-"""rehearse: a real `vllm serve` of the built wheel on the CPU, whose device is a simulated gfx936; report in build/rehearsal.
+"""rehearse: a real `vllm serve` of the built wheel on the CPU, whose device is a simulated gfx936; report in build/rehearsal/report.
 
 It proves the patched Python, the gate, the operator and the serving path in a real server. It does not prove the HIP
 kernel, gfx936 numbers or speed, the ROCm platform class, attention on a DCU, or HIP graphs.
@@ -10,11 +10,10 @@ import argparse
 import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime, timezone
 from pathlib import Path
 
 from scripts.common import errors
-from scripts.common.files import atomic_write, new_folder, remove_tree, say, sha256_of
+from scripts.common.files import new_folder, remove_tree, say, sha256_of
 from scripts.common.paths import BUILD, ROOT, TREE, shown
 from scripts.rehearsal import drive, report
 from scripts.rehearsal.climb import as_climb
@@ -148,12 +147,9 @@ def rehearse(scenes: Sequence[Scene], python: Path) -> list[Run]:
 
 
 def write_report(runs: Sequence[Run], name: str = "report") -> list[report.Judged]:
-    """Judge the runs and write build/rehearsal/NAME.md and NAME.json, and the same as a climb of `verify`'s rungs."""
+    """Judge the runs and write them as a climb of `verify`'s rungs into build/rehearsal/NAME."""
     found = report.judge(runs)
-    date = datetime.now(timezone.utc).date().isoformat()
-    atomic_write(FOLDER / f"{name}.json", report.as_json(found, runs, date).encode())
-    atomic_write(FOLDER / f"{name}.md", report.as_markdown(found, runs, date).encode())
-    as_climb(found, runs, FOLDER / f"{name}-climb")
+    as_climb(found, runs, FOLDER / name)
     return found
 
 
@@ -169,11 +165,11 @@ def main(argv: Sequence[str]) -> int:
     runs = rehearse(scenes, ready_python())
     name = "partial" if args.only else "report"  # a part never stands where the whole report is looked for
     found = write_report(runs, name)
-    print((FOLDER / f"{name}.md").read_text())
+    print((FOLDER / name / "report.md").read_text())
     if wrong := [row for row in found if row.problems]:
         raise errors.CheckFailed(
             f"{len(wrong)} of {len(found)} checks failed, first: {wrong[0].problems[0]}",
             "the rehearsal is only worth something whole",
-            f"read {shown(FOLDER / f'{name}.md')} and the logs beside it",
+            f"read {shown(FOLDER / name / 'report.md')} and {shown(FOLDER / 'logs')}",
         )
     return 0

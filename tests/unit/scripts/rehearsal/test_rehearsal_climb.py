@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -32,6 +33,8 @@ def test_what_was_left_out_is_not_green(tmp_path: Path) -> None:
     found = as_climb([HOLDS, SKIPPED], [], tmp_path / "climb")
     assert {s.id: s.result.outcome.value for s in found.steps if s.result.outcome.value != "not run"} == {"V4": "passed"}
     assert load_report(tmp_path / "climb" / "report.json") == found
+    assert "not run: no host build" in (tmp_path / "climb" / "report.md").read_text()
+    assert json.loads((tmp_path / "climb" / "runs.json").read_text()) == {"evidence": [], "runs": []}
 
 
 def test_its_evidence_opens_nothing_on_hardware(tmp_path: Path) -> None:
