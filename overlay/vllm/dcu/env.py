@@ -195,8 +195,8 @@ VARIABLES: tuple[Variable, ...] = (
         STATS_DIR,
         stats_dir,
         "a folder, made if it is missing; unset: counters stay in memory",
-        "Where each process keeps its dispatch counters. Use a fresh folder for each run; "
-        "`python -m vllm.dcu counters FOLDER` adds the processes up at any time.",
+        "Where each process keeps its dispatch counters, half a second behind its memory. A folder that is removed, full or read-only costs "
+        "one warning and no call. `python -m vllm.dcu counters FOLDER` adds the processes up at any time and writes nothing.",
     ),
     Variable(
         EVIDENCE,

@@ -21,6 +21,7 @@ from operator import attrgetter
 import torch
 from vllm.dcu.device.footing import say_once, when_replaced
 from vllm.dcu.device.plugins import owner
+from vllm.dcu.dispatch.aside import say
 from vllm.dcu.dispatch.context import Context, observe_context
 from vllm.dcu.dispatch.counters import FREQUENT, Tally
 from vllm.dcu.dispatch.countfiles import Header, Key
@@ -144,6 +145,10 @@ class _Slot:
     x_shape: tuple[int, int] = (1, -1)
 
 
+_LOST = _Slot(None, 0, -1, -1)
+"""For a weight that no slot can be made for: the generic operator, counted among what has no cell of its own."""
+
+
 @dataclass(frozen=True)
 class _Opener:
     """Makes the slot of a weight that is seen for the first time."""
@@ -155,6 +160,12 @@ class _Opener:
     slots: dict[tuple[torch.dtype, torch.Size], _Slot]
 
     def __call__(self, weight: torch.Tensor) -> _Slot:
+        try:
+            return self._decide(weight)
+        except Exception:
+            return _LOST
+
+    def _decide(self, weight: torch.Tensor) -> _Slot:
         shape = weight.shape
         dtype = str(weight.dtype).removeprefix("torch.")
         m, k = (shape[0], shape[1]) if len(shape) == 2 else (-1, -1)
@@ -249,7 +260,7 @@ def _make_gemm(device_type: str, tally: Tally, slots: dict[tuple[torch.dtype, to
             except RuntimeError as error:
                 refused = _RAISED
                 opener.close(weight, slot.record)
-                logger.error("DCU capability %s raised and is closed in this process: %s", slot.record, error)
+                say(logger.error, "DCU capability %s raised and is closed in this process: %s", slot.record, error)
             else:
                 tally.cells[slot.base + hit_offset] += 1
                 return out if x.dim() == 2 else out.view(*x.shape[:-1], slot.m)
@@ -264,7 +275,8 @@ def _make_gemm(device_type: str, tally: Tally, slots: dict[tuple[torch.dtype, to
 
 def _report_frequent(slot: _Slot, refused: int) -> None:
     reason = CALL_REASONS[refused]
-    logger.info(
+    say(
+        logger.info,
         "DCU capability for %d x %d was refused %d times for %r: %s %s (said once)",
         slot.m,
         slot.k,

@@ -4,21 +4,23 @@
 Counters count *dispatches*: calls that reached Python. A captured graph replays without Python, so a replay adds nothing;
 whether the kernel runs in a replay is for a profiler to show.
 
-Counting is one addition to an integer cell. With a folder (`VLLM_DCU_STATS_DIR`) the cells are a shared mapping of the process's
-own file, so that counts are readable while the process runs and survive its being killed; without one they are a list.
-A forked child starts from zero in a file of its own, so that nothing is counted twice.
+Counting is one addition to an integer cell in memory, which no file system can make fail or wait. With a folder (`VLLM_DCU_STATS_DIR`) the
+memory is copied to the process's own file by another thread (`aside.py`), is readable while the process runs and survives its being
+killed; without one the cells are a list. A forked child starts from zero in a file of its own, so that nothing is counted twice.
 """
 
 import atexit
-import contextlib
 import logging
 import multiprocessing.util
 import os
+import threading
 import weakref
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from vllm.dcu.dispatch.aside import aside, every_tick, say, silently
 from vllm.dcu.dispatch.countfiles import CELLS, Count, Header, Key, Writer, write_merged
+from vllm.dcu.dispatch.countfolder import fold, locked
 
 __all__ = ["FREQUENT", "OVERFLOW", "Tally"]
 
@@ -29,6 +31,9 @@ FREQUENT = 1000
 
 OVERFLOW = Key(kind="miss", dtype="any", m=-1, k=-1, record=None, reason="no-record", rows="any")
 """What calls are booked under once the cells are used up; it takes cells 0 and 1."""
+
+_AT_EXIT = 5.0
+"""Seconds that the end of a process waits for its last counts and its summary, at most."""
 
 
 class Tally:
@@ -66,35 +71,56 @@ class Tally:
 
     def _start(self) -> None:
         self._finished = False
+        self._warned = False
         self.cells = [0] * CELLS
         self.keys = []
         self._writer = None
+        self._lock = threading.Lock()
         self.allocate((OVERFLOW, OVERFLOW))
 
     def allocate(self, keys: Sequence[Key]) -> int:
-        """Reserve consecutive cells, all zero, for `keys`. Returns the first, or 0 (OVERFLOW's) when there is no room."""
-        if len(self.keys) + len(keys) > CELLS:
-            return 0
-        if self._writer is None and self._folder is not None and self.keys:
-            self._open(self._folder)
-        base = len(self.keys)
-        self.keys.extend(keys)
+        """Reserve consecutive cells, all zero, for `keys`. Returns the first, or 0 (OVERFLOW's) when there is no room. Never raises."""
+        with self._lock:
+            if len(self.keys) + len(keys) > CELLS:
+                return 0
+            first = self._writer is None and self._folder is not None and bool(self.keys)
+            if first:
+                self._take_writer()
+            base = len(self.keys)
+            if self._writer is not None and not self._writer.add_keys(base, keys):
+                return 0
+            self.keys.extend(keys)
         if self._writer is not None:
-            self._writer.add_keys(base, keys)
+            aside(self.publish)
+            if first:
+                aside(self._fold, patience=0)
         return base
 
-    def _open(self, folder: Path) -> None:
-        # Opened at the first shape that is dispatched, so that processes that dispatch nothing leave no file.
-        try:
-            self._writer = Writer(folder, self._header)
-            self._writer.add_keys(0, self.keys)
-        except OSError as error:
-            self._folder = None
-            logger.warning("DCU counters stay in memory, %s cannot be used: %s", folder, error)
-            return
+    def _take_writer(self) -> None:
+        # At the first shape that is dispatched, so that processes that dispatch nothing leave no file.
+        assert self._folder is not None
+        writer = Writer(self._folder, self._header, start=False)
+        writer.add_keys(0, self.keys)
         for i in range(len(self.keys)):
-            self._writer.cells[i] = self.cells[i]
-        self.cells = self._writer.cells
+            writer.cells[i] = self.cells[i]
+        self._writer, self.cells = writer, writer.cells
+
+    def _fold(self) -> None:
+        if self._folder is not None:
+            with locked(self._folder):
+                fold(self._folder)
+
+    def publish(self) -> None:
+        """Bring the file up to date. Never raises: what cannot be written is warned about, once, and tried again at the next tick."""
+        if self._writer is None:
+            return
+        try:
+            what = "was removed and is made again" if self._writer.publish() else ""
+        except OSError as error:
+            what = f"cannot be written: {error}"
+        if what and not self._warned:
+            self._warned = True
+            silently(logger.warning, "DCU counters go on in memory: their file in %s %s", self._folder, what)
 
     def snapshot(self) -> list[Count]:
         """Every count that is not zero."""
@@ -102,17 +128,22 @@ class Tally:
 
     def reset_in_child(self) -> None:
         """Start from zero in a forked child. The parent's file is left alone."""
+        if self._writer is not None:
+            self._writer.leave()
         self._start()
         self._on_reset()
 
     def finish(self) -> None:
-        """Log one summary line and add this process to the folder's merged file. Does it once; never raises."""
+        """Log one summary line and add this process to the folder's merged file. Does it once; never raises, and waits a few seconds at most."""
         if self._finished:
             return
         self._finished = True
         counts = self.snapshot()
-        if not counts:
-            return
+        if counts:
+            aside(self._write_last, _AT_EXIT)
+            say(self._summarise, counts, patience=_AT_EXIT)
+
+    def _summarise(self, counts: Sequence[Count]) -> None:
         logger.info("%s", summary(self._header, counts))
         hits = {count.key.record for count in counts if count.key.kind == "hit"}
         for ident in self._header.open:
@@ -122,9 +153,11 @@ class Tally:
                     "come up. `python -m vllm.dcu explain` and `survey` say which.",
                     ident,
                 )
-        if self._folder is not None:
-            with contextlib.suppress(OSError):
-                write_merged(self._folder)
+
+    def _write_last(self) -> None:
+        if self._writer is not None and self._folder is not None:
+            self._writer.close()
+            write_merged(self._folder)
 
 
 def summary(header: Header, counts: Sequence[Count]) -> str:
@@ -151,9 +184,15 @@ def _finish(tally: "weakref.ref[Tally]") -> None:
         found.finish()
 
 
+def _publish_all() -> None:
+    for tally in list(_TALLIES):
+        tally.publish()
+
+
 def _reset_in_child() -> None:
     for tally in list(_TALLIES):
         tally.reset_in_child()
 
 
+every_tick(_publish_all)
 os.register_at_fork(after_in_child=_reset_in_child)

@@ -1,209 +1,111 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The counter file of a process, and how the files of a run are added up.  Standard library only.
+"""The counter file of a process.  Standard library only. (Its format: `counts.py`. Reading a folder of them: `countfolder.py`.)
 
-A file `dispatch-<pid>-<start>.counts` holds, first, `CELLS` signed 64-bit integers (little endian), which the process maps and adds to;
-after them, lines of JSON that are only ever appended: the header, then one line `{"cell": i, ...}` for each cell in use. A cell's
-line is written before the cell is used. A last line without its newline is one that is being written: it is ignored.
-`counters.json` in the same folder is the sum, written whole or not at all.
+The file is a copy, at most half a second old, of the memory that the process counts in (`cells.py`). Its header names that memory, and a
+reader on the same machine looks there, so that it sees every count, also of a process that was killed.
 """
 
 import dataclasses
 import fcntl
 import json
-import mmap
 import os
-import struct
-import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Any, Literal
 
-from vllm.dcu.records.strict import StrictError, parse_json, plain, read_bytes
-from vllm.dcu.records.typed import Between, Words, load, take
+from vllm.dcu.dispatch.cells import CELLS, new_image, remove_segment
+from vllm.dcu.dispatch.countfolder import living_run, locked, read_folder, read_process, write_merged
+from vllm.dcu.dispatch.counts import FORMAT, SUFFIX, Count, Header, Key, ProcessCounts, merge
 
 __all__ = ["CELLS", "Count", "Header", "Key", "ProcessCounts", "Writer", "merge", "read_folder", "read_process", "write_merged"]
 
-CELLS = 8192
-_BYTES = CELLS * 8
-_MOST_BYTES = _BYTES + CELLS * 1024
-_SUFFIX = ".counts"
-_FORMAT = 1
-
-
-@dataclass(frozen=True)
-class Key:
-    """What one cell counts.
-
-    Attributes:
-        kind: `hit` or `miss`.
-        dtype, m, k: the weight's.
-        record: the capability's id, or None where no record covers the shape.
-        reason: a miss's reason; None for a hit.
-        rows: `1` or `other` where calls are told apart by N, else `any`.
-    """
-
-    kind: Annotated[str, Words("hit|miss", "hit or miss")]
-    dtype: str
-    m: int
-    k: int
-    record: str | None
-    reason: str | None
-    rows: Annotated[str, Words("1|other|any", "1, other or any")]
-
-
-@dataclass(frozen=True)
-class Count:
-    """How often `key` happened."""
-
-    key: Key
-    value: int
-
-
-@dataclass(frozen=True)
-class Header:
-    """What a process is: its device, whether that is simulated, and which capabilities are open in it."""
-
-    arch: str
-    simulated: str
-    open: tuple[str, ...]
-    pid: Annotated[int, Between(0, 1 << 31)] = 0
-    started: Annotated[float, Between(0, 1e11)] = 0.0
-
-
-@dataclass(frozen=True)
-class ProcessCounts:
-    """One process's header and its counts that are not zero."""
-
-    header: Header
-    counts: tuple[Count, ...]
+_runs: dict[Path, str] = {}
+"""The run that this process belongs to, by folder."""
 
 
 class Writer:
-    """The file of the running process. `cells` is the mapping to add to."""
+    """The file of the running process. `cells` is the memory to add to; only making, `publish` and `close` touch the disk."""
 
-    def __init__(self, folder: Path, header: Header) -> None:
-        """Make the file.
+    def __init__(self, folder: Path, header: Header, start: bool = True) -> None:
+        """Take the memory and, unless told to `start` later, make the file.
 
         Raises:
             OSError: the folder cannot be made or written.
         """
-        folder.mkdir(parents=True, exist_ok=True)
-        pid = os.getpid()
-        header = dataclasses.replace(header, pid=pid, started=time.time())
-        self.path = folder / f"dispatch-{pid}-{time.time_ns()}{_SUFFIX}"
-        fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+        self._pid, self._file, self._head, self._written = os.getpid(), -1, b"", b""
+        self._folder, self._header = folder, header
+        self.path = folder / f"dispatch-{self._pid}-{time.time_ns()}{SUFFIX}"
+        self._image = new_image(self.path.name)
+        self.cells = self._image.cells
+        if start:
+            self.publish()
+
+    def add_keys(self, base: int, keys: Sequence[Key]) -> bool:
+        """Say what the cells from `base` on count. False, and nothing is said, where there is no room for it."""
+        lines = (json.dumps({"cell": base + i, **dataclasses.asdict(key)}) + "\n" for i, key in enumerate(keys))
+        return self._image.append("".join(lines).encode())
+
+    def publish(self) -> bool:
+        """Bring the file up to date, also where somebody removed, moved, cut or overwrote it. Returns whether it had to be made again.
+
+        Raises:
+            OSError: it cannot be written now; the next call tries again.
+        """
+        again = False
+        if not self._is_there():
+            again = bool(self._head)
+            self._make()
+        cells, text = self._image.copy()
+        now = cells + self._head + text
+        if now != self._written or os.fstat(self._file).st_size != len(now):
+            self._written = b""
+            done = 0
+            while done < len(now):
+                done += os.pwrite(self._file, now[done:], done)
+            os.ftruncate(self._file, len(now))
+            self._written = now
+        return again
+
+    def _make(self) -> None:
+        self.leave()
+        self._written = b""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        with locked(self._folder):  # so that nobody takes the file for a dead process's before it has its lock
+            if not self._head:
+                # This process lives, also where the file of an earlier `Writer` of it is closed.
+                run = _runs[self._folder] = _runs.get(self._folder) or living_run(self._folder) or self.path.stem
+                header = dataclasses.replace(self._header, pid=self._pid, started=time.time(), run=run, segment=self._image.segment)
+                self._head = (json.dumps({"format": FORMAT, **dataclasses.asdict(header)}) + "\n").encode()
+            self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+            fcntl.flock(self._file, fcntl.LOCK_EX)
+
+    def _is_there(self) -> bool:
         try:
-            os.ftruncate(fd, _BYTES)
-            self.cells = memoryview(mmap.mmap(fd, _BYTES)).cast("q")
-        finally:
-            os.close(fd)
-        self._append([{"format": _FORMAT, **dataclasses.asdict(header)}])
+            found, ours = self.path.stat(), os.fstat(self._file)
+        except OSError:
+            return False
+        return (found.st_dev, found.st_ino) == (ours.st_dev, ours.st_ino)
 
-    def add_keys(self, base: int, keys: Sequence[Key]) -> None:
-        """Say what the cells from `base` on count. A full disk loses names, never a call."""
-        self._append([{"cell": base + i, **dataclasses.asdict(key)} for i, key in enumerate(keys)])
+    def leave(self) -> None:
+        """Let go of the file without writing: in a forked child it is the parent's."""
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
 
-    def _append(self, lines: list[dict[str, Any]]) -> None:
-        text = "".join(json.dumps(line) + "\n" for line in lines).encode()
-        with self.path.open("ab", buffering=0) as file:
-            file.write(text)
+    def close(self) -> None:
+        """Write the last counts and let the memory end with this process, which may still count and publish. Where they cannot be written,
+        the memory outlives the process for a reader to find.
 
+        Raises:
+            OSError: they could not be written.
+        """
+        self.publish()
+        segment, self._image.segment = self._image.segment, -1
+        remove_segment(segment)
 
-def read_process(path: Path) -> ProcessCounts:
-    """Read one process's file, also while the process runs.
-
-    Raises:
-        StrictError: it is no regular file, not a counter file, or was cut short.
-        FileNotFoundError: it is gone.
-    """
-    data = read_bytes(path, _MOST_BYTES)
-    lines = data[_BYTES:].split(b"\n")[:-1]
-    if len(data) < _BYTES or not lines:
-        raise StrictError("", "it is not a whole counter file")
-    head = parse_json(lines[0])
-    take(Literal[1], head, "format")
-    values = struct.unpack_from(f"<{CELLS}q", data)
-    totals: dict[Key, int] = {}
-    seen: set[int] = set()
-    for line in lines[1:]:
-        entry = parse_json(line)
-        cell = take(Annotated[int, Between(0, CELLS - 1)], entry, "cell")
-        key = load(Key, entry)
-        if cell in seen or values[cell] < 0:
-            raise StrictError("cell", f"{cell} stands twice, or holds less than nothing")
-        seen.add(cell)
-        if value := values[cell]:
-            totals[key] = totals.get(key, 0) + value
-    return ProcessCounts(load(Header, head), tuple(Count(key, value) for key, value in totals.items()))
-
-
-def read_folder(folder: Path) -> tuple[list[ProcessCounts], list[str]]:
-    """Every process's counts, oldest first, and one sentence for each file that could not be read."""
-    processes: list[ProcessCounts] = []
-    problems: list[str] = []
-    for path in sorted(folder.glob(f"*{_SUFFIX}")):
-        try:
-            processes.append(read_process(path))
-        except FileNotFoundError:
-            continue
-        except StrictError as error:
-            problems.append(f"{plain(path.name)} was left out: {StrictError(error.field, error.why)}")
-    return sorted(processes, key=lambda process: process.header.started), problems
-
-
-def merge(processes: Sequence[ProcessCounts]) -> list[dict[str, Any]]:
-    """The sums, as plain data: one group for each (arch, simulated), so that a simulation is never added to hardware.
-
-    A group has `arch`, `simulated`, `processes` (pids), `hits` (by capability), `misses` (sorted, most frequent first) and
-    `never_hit`: capabilities that were open somewhere in the group and were hit nowhere.
-    """
-    groups: dict[tuple[str, str], list[ProcessCounts]] = {}
-    for process in processes:
-        groups.setdefault((process.header.arch, process.header.simulated), []).append(process)
-    return [_merge_group(arch, simulated, members) for (arch, simulated), members in sorted(groups.items())]
-
-
-def _merge_group(arch: str, simulated: str, members: Sequence[ProcessCounts]) -> dict[str, Any]:
-    totals: dict[Key, int] = {}
-    for process in members:
-        for count in process.counts:
-            totals[count.key] = totals.get(count.key, 0) + count.value
-    hits: dict[str, int] = {ident: 0 for process in members for ident in process.header.open}
-    misses: list[dict[str, Any]] = []
-    for key, value in totals.items():
-        if key.kind == "hit":
-            hits[str(key.record)] = hits.get(str(key.record), 0) + value
-        else:
-            entry = dataclasses.asdict(key)
-            del entry["kind"]
-            misses.append({**entry, "count": value})
-    misses.sort(key=lambda miss: (-miss["count"], miss["m"], miss["k"], str(miss["reason"]), miss["rows"]))
-    return {
-        "arch": arch,
-        "simulated": simulated,
-        "processes": [process.header.pid for process in members],
-        "hits": hits,
-        "misses": misses,
-        "never_hit": sorted(ident for ident, value in hits.items() if not value),
-    }
-
-
-def write_merged(folder: Path) -> Path:
-    """Write `counters.json`, the sum of every process's file in `folder` as it stands now. Returns its path.
-
-    Raises:
-        OSError: the folder cannot be written.
-    """
-    target = folder / "counters.json"
-    # The lock makes read-and-replace one step, so that a slower process cannot put an older sum over a newer one.
-    with (folder / ".lock").open("a") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        processes, problems = read_folder(folder)
-        text = json.dumps({"format": _FORMAT, "groups": merge(processes), "problems": problems}, indent=2) + "\n"
-        handle, name = tempfile.mkstemp(dir=folder, prefix=".counters-")
-        with os.fdopen(handle, "w") as file:
-            file.write(text)
-        Path(name).replace(target)
-    return target
+    def __del__(self) -> None:
+        with suppress(Exception):
+            if self._pid == os.getpid():
+                self.close()
+            self.leave()

@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from vllm.dcu.dispatch.countfiles import merge, read_folder
+from vllm.dcu.dispatch.countfolder import Reader
+from vllm.dcu.dispatch.counts import merge
 from vllm.dcu.env import STATS_DIR, stats_dir
 
 __all__ = ["DispatchCollector", "register"]
@@ -24,7 +25,7 @@ class DispatchCollector:
     """What prometheus_client asks at each scrape. Counts dispatches: replays of a captured graph run without Python."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
+        self._reader = Reader(folder)
 
     def collect(self) -> Iterator[Any]:
         """Two counter families: hits by capability, misses by shape and reason. A simulated device is never added to a real one."""
@@ -32,12 +33,20 @@ class DispatchCollector:
 
         hits = CounterMetricFamily("vllm_dcu_dispatch_hits", "Dispatches to the native kernel of an open DCU capability", labels=_HIT)
         misses = CounterMetricFamily("vllm_dcu_dispatch_misses", "Dispatches to F.linear on a DCU, by shape and reason", labels=_MISS)
-        for group in merge(read_folder(self.folder)[0]) if self.folder.is_dir() else []:
+        try:
+            groups = merge(self._reader.read()[0])
+        except Exception:  # a scrape shows the rest of the page, whatever is wrong with a folder
+            groups = []
+        for group in groups:
             device = [group["arch"], group["simulated"]]
             for capability, value in group["hits"].items():
                 hits.add_metric([*device, capability], value)
+            counts: dict[tuple[str, ...], int] = {}
             for miss in group["misses"]:
-                misses.add_metric([*device, *(str(miss[name]) for name in _MISS[2:])], miss["count"])
+                labels = tuple(str(miss[name]) for name in _MISS[2:])
+                counts[labels] = counts.get(labels, 0) + miss["count"]
+            for labels, value in counts.items():
+                misses.add_metric([*device, *labels], value)
         yield from (hits, misses)
 
 
