@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import importlib
 import io
 import os
@@ -62,11 +63,11 @@ def summary(module: str) -> str:
 
 def run(argv: Sequence[str]) -> int:
     """Run a verb. Exit codes are those of scripts/common/errors.py; 130 after an interrupt."""
-    childenv.absolute(os.environ)
-    if isinstance(sys.stdout, io.TextIOWrapper):  # a folder's name may hold bytes of another encoding than the locale's
-        sys.stdout.reconfigure(errors="surrogateescape")
+    verb = argv[0] if argv and not argv[0].startswith("-") else "help"
     try:
-        verb = argv[0] if argv and not argv[0].startswith("-") else "help"
+        childenv.absolute(os.environ)
+        if isinstance(sys.stdout, io.TextIOWrapper):  # a folder's name may hold bytes of another encoding than the locale's
+            sys.stdout.reconfigure(errors="surrogateescape")
         if verb not in VERBS:
             raise errors.UserError(
                 f"there is no verb {verb!r}",
@@ -81,15 +82,23 @@ def run(argv: Sequence[str]) -> int:
         main = importlib.import_module(f"scripts.{module}").main
         result = main(list(argv[1:]))
         assert isinstance(result, int)
+        sys.stdout.flush()  # a full disk is found here, where it gets its sentence
         return result
     except errors.Fatal as error:
-        color = sys.stderr.isatty() and not os.environ.get("NO_COLOR")
-        label = "\033[31merror\033[0m" if color else "error"
-        print(f"{label}: {error}", file=sys.stderr)
-        return error.exit_code
-    except KeyboardInterrupt:
-        print("interrupted: run the same command again to go on", file=sys.stderr)
-        return 130
+        return _tell(error)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
+    except OSError as error:
+        return _tell(errors.refused(error, verb))
+    except KeyboardInterrupt:
+        print("interrupted: run the same command again to go on", file=sys.stderr)
+        return 130
+
+
+def _tell(error: errors.Fatal) -> int:
+    color = sys.stderr.isatty() and not os.environ.get("NO_COLOR")
+    label = "\033[31merror\033[0m" if color else "error"
+    with contextlib.suppress(OSError):
+        print(f"{label}: {error}", file=sys.stderr, flush=True)
+    return error.exit_code

@@ -5,6 +5,8 @@ Exit codes are part of the contract; a code is never reused for another meaning.
 
 from __future__ import annotations
 
+import errno
+
 __all__ = [
     "CannotBuild",
     "CheckFailed",
@@ -18,11 +20,13 @@ __all__ = [
     "PatchDoesNotApply",
     "RebaseConflict",
     "SeriesError",
+    "SystemRefuses",
     "TreeBusy",
     "UnknownVersion",
     "UnsafeArchive",
     "UserError",
     "catalogue",
+    "refused",
 ]
 
 
@@ -124,6 +128,39 @@ class RebaseConflict(Fatal):
     """The rebase stopped at a patch that needs a person."""
 
     exit_code = 16
+
+
+class SystemRefuses(Fatal):
+    """The operating system refused: the disk is full, a folder is not writable, or something else has a name that the step needs."""
+
+    exit_code = 17
+
+
+_REFUSALS = {
+    errno.ENOSPC: "make room on that disk",
+    errno.EDQUOT: "make room in your quota",
+    errno.EROFS: "work in a copy of the repository that can be written",
+    errno.EACCES: "give this user the right to it, or work in a copy",
+    errno.EPERM: "give this user the right to it, or work in a copy",
+    errno.EISDIR: "move that folder away: a file belongs there",
+    errno.ENOTDIR: "move that file away: a folder belongs there",
+    errno.EEXIST: "move what is there away",
+    errno.ENOTEMPTY: "move what is there away",
+    errno.EMFILE: "raise the limit of open files (ulimit -n)",
+    errno.ENFILE: "end programs that hold many files open",
+    errno.ENOMEM: "end other programs, or give the machine more memory",
+    errno.EIO: "look at the disk: `dmesg` has the kernel's words",
+}
+
+
+def refused(error: OSError, doing: str) -> SystemRefuses:
+    """The sentence for an error of the operating system that no step foresaw."""
+    names = " -> ".join(str(name) for name in (error.filename, error.filename2) if name is not None)
+    return SystemRefuses(
+        f"`{doing}` was stopped by the system" + (f" at {names}" if names else ""),
+        error.strerror or str(error),
+        _REFUSALS.get(error.errno or 0, "correct that") + ", and run the same command again: nothing half-written is taken for whole",
+    )
 
 
 def catalogue() -> list[tuple[int, str, str]]:

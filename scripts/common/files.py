@@ -98,7 +98,7 @@ def hold(lock: Path, doing: str, wait_seconds: float = 600.0) -> Iterator[None]:
             try:
                 fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
-            except OSError:
+            except BlockingIOError:
                 stream.seek(0)
                 holder = stream.read().strip() or "another run"
                 if time.monotonic() >= deadline:

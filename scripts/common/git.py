@@ -23,11 +23,16 @@ FIXED_SECONDS = 1767225600  # the same moment, as fast-import takes it
 OLDEST_GIT = (2, 38)  # merge-tree --write-tree; GIT_CONFIG_GLOBAL came with 2.32
 
 
-class GitError(Exception):
-    """git ended non-zero. Callers turn it into a sentence, or let it show as the bug it is."""
+class GitError(errors.SystemRefuses):
+    """git ended non-zero. Where no caller has a better sentence, it is git's own."""
 
     def __init__(self, argv: Sequence[str], code: int, stderr: str) -> None:
-        super().__init__(f"git {' '.join(argv)} ended with {code}: {stderr.strip()}")
+        lines = [line for line in stderr.strip().splitlines() if line.startswith(("fatal:", "error:"))] or stderr.strip().splitlines()
+        super().__init__(
+            f"`git {argv[0] if argv else ''}` ended with {code}",
+            lines[-1] if lines else "it said nothing",
+            "correct that, and run the same command again: nothing half-written is taken for whole",
+        )
         self.argv, self.code, self.stderr = list(argv), code, stderr
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 
@@ -38,11 +39,17 @@ OVERLAY_ROOTS: dict[str, str] = {"overlay": "", "csrc": "csrc"}
 
 
 def cache_dir() -> Path:
-    """Folder for verified downloads: $GFX936_CACHE, else the user's cache folder, else build/cache (no home)."""
+    """Folder for verified downloads: $GFX936_CACHE, else the user's cache folder, else build/cache (no home, or none that can be written)."""
     if chosen := os.environ.get("GFX936_CACHE"):
         return Path(chosen).resolve()
     base = os.environ.get("XDG_CACHE_HOME") or (os.environ.get("HOME") and str(Path(os.environ["HOME"]) / ".cache"))
-    return Path(base) / "vllm-for-gfx936" if base else BUILD / "cache"
+    if base:
+        folder = Path(base) / "vllm-for-gfx936"
+        with contextlib.suppress(OSError):
+            folder.mkdir(parents=True, exist_ok=True)
+            if os.access(folder, os.W_OK):
+                return folder
+    return BUILD / "cache"
 
 
 def shown(path: Path) -> str:

@@ -101,9 +101,11 @@ def read_series(folder: Path = PATCHES) -> list[str]:
     series = folder / "series"
     try:
         lines = series.read_text(encoding="utf-8").splitlines()
-    except OSError as error:
+    except (OSError, UnicodeDecodeError) as error:
         raise errors.MissingInput(
-            f"{shown(series)} cannot be read ({error.strerror})", "it holds the order of the patches", "restore it from git"
+            f"{shown(series)} cannot be read ({getattr(error, 'strerror', error)})",
+            "it holds the order of the patches",
+            "restore it from git",
         ) from error
     names = [line for line in (entry.strip() for entry in lines) if line and not line.startswith("#")]
     for name in names:

@@ -55,6 +55,7 @@ def behaves(module: ModuleType) -> None:
     doubt_is_generic(module)
     closed_stays_closed(module)
     raises_once(module)
+    survives_what_linear_refuses_too(module)
     counts_without_room(module)
     reports_a_frequent_miss_once(module)
 
@@ -123,6 +124,41 @@ def raises_once(module: ModuleType) -> None:
         assert torch.equal(built.gemm(x_(rows, K), w_()), torch.nn.functional.linear(x_(rows, K), w_()))
     assert len(calls) == 1
     assert tallied(built.tally.snapshot()) == {"kernel-raised": 3}
+
+
+def survives_what_linear_refuses_too(module: ModuleType) -> None:
+    """Only an error of the kernel's own shuts it: after freed storages, and after an error that `F.linear` raises as well, it still hits."""
+    real, lost = torch.nn.functional.linear, [False]
+
+    def linear(*args: object) -> torch.Tensor:
+        if lost[0]:
+            raise RuntimeError("the device is lost")
+        return real(*args)  # type: ignore[arg-type]
+
+    native = Native()
+
+    def kernel(weight: torch.Tensor, x: torch.Tensor, *args: int) -> torch.Tensor:
+        if lost[0]:
+            raise RuntimeError("the kernel's words for it")
+        return native(weight, x, *args)
+
+    torch.nn.functional.linear = linear  # type: ignore[assignment]
+    try:
+        built = module.build(context(kernel), (SMALL,))
+    finally:
+        torch.nn.functional.linear = real
+    for freed in (0, 1):
+        pair = (x_(1, K).clone(), w_().clone())
+        pair[freed].untyped_storage().resize_(0)
+        with pytest.raises(RuntimeError):
+            built.gemm(*pair)
+    assert not native.calls, "a kernel is never given a null pointer"
+    lost[0] = True
+    with pytest.raises(RuntimeError, match="the device is lost"):
+        built.gemm(x_(1, K), w_())
+    lost[0] = False
+    built.gemm(x_(1, K), w_())
+    assert tallied(built.tally.snapshot()) == {"undecidable": 2, "hit": 1}
 
 
 def counts_without_room(module: ModuleType) -> None:

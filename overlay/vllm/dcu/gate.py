@@ -227,12 +227,14 @@ def _refusal(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, s
         return _X_STRIDES if x.layout is torch.strided else _LAYOUT
     if not weight.is_contiguous():
         return _W_STRIDES if weight.layout is torch.strided else _LAYOUT
-    if x.data_ptr() % slot.alignment:
+    if (at := x.data_ptr()) % slot.alignment:
         return _X_ALIGN
-    if weight.data_ptr() % slot.alignment:
+    if (weight_at := weight.data_ptr()) % slot.alignment:
         return _W_ALIGN
     if not on_device(x) or x.device != weight.device:
         return _DEVICE
+    if not at or not weight_at:
+        return _UNDECIDABLE  # a freed storage: `F.linear` has its own error for it, a kernel has none
     return _FITS
 
 
@@ -258,9 +260,12 @@ def _make_gemm(device_type: str, tally: Tally, slots: dict[tuple[torch.dtype, to
             except torch.OutOfMemoryError:
                 raise
             except RuntimeError as error:
-                refused = _RAISED
+                # What `F.linear` refuses as well is no fault of the kernel's and shuts nothing: that error leaves here.
+                out = linear(x, weight, bias)
+                tally.cells[slot.base + _RAISED] += 1
                 opener.close(weight, slot.record)
                 say(logger.error, "DCU capability %s raised and is closed in this process: %s", slot.record, error)
+                return out
             else:
                 tally.cells[slot.base + hit_offset] += 1
                 return out if x.dim() == 2 else out.view(*x.shape[:-1], slot.m)

@@ -205,7 +205,7 @@ def _locked(path: Path, seconds: float) -> Iterator[None]:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
-            except OSError:
+            except BlockingIOError:
                 if time.monotonic() > deadline:
                     raise EvidenceError(f"another process has held {path}.lock for {seconds:.0f} s: end it and try again") from None
                 time.sleep(0.02)
