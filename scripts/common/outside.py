@@ -11,12 +11,13 @@ from scripts.common import errors
 from scripts.common.overlay import overlay_module
 from scripts.common.paths import shown
 
-__all__ = ["MOST_BYTES", "Between", "Most", "StrictError", "Words", "load", "parse_toml", "read_json", "read_toml", "take"]
+__all__ = ["MOST_BYTES", "OPTIONAL", "Between", "Most", "StrictError", "Words", "load", "parse_toml", "read_json", "read_toml", "take"]
 
 T = TypeVar("T")
 
 _strict, _typed = overlay_module("records.strict"), overlay_module("records.typed")
 StrictError: type[ValueError] = _strict.StrictError
+OPTIONAL: str = _typed.OPTIONAL
 Between, Most, Words = _typed.Between, _typed.Most, _typed.Words
 load, read_json, take = _typed.load, _typed.read_json, _typed.take
 

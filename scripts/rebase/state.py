@@ -92,7 +92,7 @@ def read_state(path: Path = STATE) -> RunState | None:
         errors.DirtyTree: the file is not one of ours.
     """
     try:
-        found: RunState = read_json(RunState, path, MOST_BYTES)
+        found: RunState = read_json(RunState, path, MOST_BYTES, any_text=True)  # a folder may have any name
         return found
     except FileNotFoundError:
         return None

@@ -87,8 +87,8 @@ class _Pinned:
 @dataclass(frozen=True)
 class _File:
     pin: _Pinned
-    sdist: Mapping[_Version, _Row] = field(default_factory=dict)
-    cpu_wheel: Mapping[str, _Row] = field(default_factory=dict)
+    sdist: Mapping[_Version, _Row] = field(default_factory=dict, metadata={outside.OPTIONAL: True})
+    cpu_wheel: Mapping[str, _Row] = field(default_factory=dict, metadata={outside.OPTIONAL: True})
 
     def __post_init__(self) -> None:
         if self.pin.version not in self.sdist:

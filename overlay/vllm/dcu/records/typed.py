@@ -14,7 +14,7 @@ from typing import Any
 
 from vllm.dcu.records.strict import StrictError, below, parse_json, read_bytes, wrong
 
-__all__ = ["Between", "Most", "Words", "dump", "load", "read_json", "take"]
+__all__ = ["OPTIONAL", "Between", "Most", "Words", "dump", "load", "read_json", "take"]
 
 
 @dataclass(frozen=True)
@@ -64,6 +64,9 @@ def load(kind: Any, value: Any, field: str = "") -> Any:
     return _loader(kind)(value, field)
 
 
+OPTIONAL = "may be left out"
+"""Metadata of a dataclass field that a file need not have. All others must be there: a default is for code, not for a file."""
+
 Loader = Callable[[Any, str], Any]
 
 
@@ -93,7 +96,7 @@ _NAMES = {str: "a text", int: "a whole number", float: "a number", bool: "true o
 def _load_scalar(kind: type, value: Any, field: str) -> Any:
     if type(value) is kind:
         return value
-    if kind is float and type(value) is int:
+    if kind is float and type(value) is int and float(value) == value:
         return float(value)
     raise wrong(field, value, _NAMES[kind])
 
@@ -139,8 +142,7 @@ def _load_mapping(key: Loader, loader: Loader, value: Any, field: str) -> Any:
 @functools.cache
 def _fields(kind: Any) -> dict[str, tuple[Loader, bool]]:
     hints = typing.get_type_hints(kind, include_extras=True)
-    missing = dataclasses.MISSING
-    return {f.name: (_loader(hints[f.name]), f.default is missing and f.default_factory is missing) for f in dataclasses.fields(kind)}
+    return {f.name: (_loader(hints[f.name]), not f.metadata.get(OPTIONAL)) for f in dataclasses.fields(kind)}
 
 
 def _load_dataclass(kind: Any, value: Any, field: str) -> Any:
