@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from vllm.dcu.evidence import compare
 from vllm.dcu.evidence.binding import Binding
 from vllm.dcu.evidence.ladder import Outcome, Result, Trial
 from vllm.dcu.records.kernels import LLMM1
@@ -54,7 +55,7 @@ def test_the_kernels_source_at_wave_64_passes(tmp_path: Path) -> None:
     assert (tmp_path / "raw" / "cases.csv").read_text().count("\n") == int(str(result.figures["cases"])) + 1
 
 
-def test_c01_the_same_source_at_wave_32_is_refused_at_5120(tmp_path: Path) -> None:
+def test_the_same_source_at_wave_32_is_refused_at_5120(tmp_path: Path) -> None:
     result = v2(tmp_path, host(32))
     assert result.outcome is Outcome.FAILED
     rows = (tmp_path / "raw" / "cases.csv").read_text().splitlines()
@@ -119,6 +120,123 @@ def test_a_wrong_kernel_is_refused(tmp_path: Path, fault: Callable[..., Any]) ->
     assert v2(tmp_path, fault, SHORT).outcome is Outcome.FAILED
 
 
+def exact(weight: torch.Tensor, x: torch.Tensor, rows: int) -> torch.Tensor:
+    """Right to the last bit, denormal inputs kept (the CPU's own bfloat16 product flushes them)."""
+    return (x.double() @ weight.double().T).to(x.dtype)
+
+
+def only(data: str, planted: Callable[[torch.Tensor], torch.Tensor]) -> Callable[..., Any]:
+    """A right kernel that is wrong for one kind of data alone, told by its weight or its inputs."""
+
+    def kind(weight: torch.Tensor, x: torch.Tensor) -> str:
+        if not (weight.isfinite().all() and x.isfinite().all()):
+            return "inf" if weight.isinf().any() or x.isinf().any() else "nan"
+        if weight.abs().max() < 2.0**-120:
+            return "denormal"
+        return "positive" if (weight >= 0).all() else "zero-centred"
+
+    def kernel(weight: torch.Tensor, x: torch.Tensor, rows: int) -> torch.Tensor:
+        out = exact(weight, x, rows)
+        return planted(out) if kind(weight, x) == data else out
+
+    return kernel
+
+
+def scaled(factor: float) -> Callable[[torch.Tensor], torch.Tensor]:
+    return lambda out: torch.where(out.isfinite(), out * factor, out)
+
+
+def one_element(out: torch.Tensor) -> torch.Tensor:
+    out = out.clone()
+    at = int(out.nan_to_num(0, 0, 0).abs().argmax())
+    out.view(-1)[at] = -out.view(-1)[at]
+    return out
+
+
+def half_zero(out: torch.Tensor) -> torch.Tensor:
+    out = out.clone()
+    out[:, ::2] = 0
+    return out
+
+
+@pytest.mark.parametrize(
+    ("data", "planted", "refused", "reason"),
+    [
+        ("denormal", scaled(1.02), "2048 denormal", "norm-wise relative error"),
+        ("denormal", half_zero, "2048 denormal", "output"),
+        ("positive", scaled(1.008), "2048 positive", "norm-wise relative error"),
+        ("positive", one_element, "2048 positive", "output"),
+        ("zero-centred", one_element, "zero-centred", "output"),
+        ("zero-centred", scaled(1.01), "zero-centred", "norm-wise relative error"),
+        ("inf", scaled(1.01), "inf-weight", "norm-wise relative error"),
+        ("inf", one_element, "inf-weight", "output"),
+        ("nan", scaled(1.01), "nan-weight", "norm-wise relative error"),
+        ("nan", one_element, "nan-weight", "output"),
+    ],
+)
+def test_each_limit_alone_refuses_a_kernel_that_is_wrong_in_just_that_way(
+    tmp_path: Path, data: str, planted: Callable[..., Any], refused: str, reason: str
+) -> None:
+    result = v2(tmp_path, only(data, planted), SHORT)
+    assert result.outcome is Outcome.FAILED
+    assert refused in result.why
+    assert reason in result.why
+
+
+def test_a_device_that_flushes_denormal_inputs_is_right_and_said_so(tmp_path: Path) -> None:
+    result = v2(tmp_path, only("denormal", torch.zeros_like), SHORT)
+    assert result.outcome is Outcome.PASSED, result.why
+    assert result.figures["denormal inputs"] == "flushed"
+    assert v2(tmp_path, exact, SHORT).figures["denormal inputs"] == "kept"
+
+
+def test_float16_denormals_are_held_to_the_same_limits(tmp_path: Path) -> None:
+    subject = replace(SHORT, contract=replace(SHORT.contract, dtype="float16"))
+    assert v2(tmp_path, exact, subject).outcome is Outcome.PASSED
+
+    def doubled(weight: torch.Tensor, x: torch.Tensor, rows: int) -> torch.Tensor:
+        out = exact(weight, x, rows)
+        return out * 2 if weight.abs().max() < 2.0**-12 else out
+
+    assert "denormal" in v2(tmp_path, doubled, subject).why
+
+
+def test_the_outputs_memory_holds_nan_before_the_kernel_writes(tmp_path: Path) -> None:
+    found: dict[int, bool] = {}
+
+    def looks_first(weight: torch.Tensor, x: torch.Tensor, rows: int) -> torch.Tensor:
+        out = torch.empty(1, weight.shape[0], dtype=x.dtype)
+        found[len(found)] = bool(out[:, 64:].isnan().all())  # malloc keeps its own words at the front
+        return out.copy_(exact(weight, x, rows))
+
+    result = v2(tmp_path, looks_first, SHORT)
+    assert result.outcome is Outcome.PASSED, result.why
+    landed = int(str(result.figures["outputs in poisoned memory"]))
+    assert sum(list(found.values())[: int(str(result.figures["cases"]))]) >= landed > 0
+
+
+def test_outputs_that_never_land_in_poisoned_memory_fail_the_rung_on_a_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[int, str]] = []
+    monkeypatch.setattr(numbers, "_poison", lambda m, like: set())
+    monkeypatch.setattr(numbers, "_unseen", lambda landed, device: asked.append((landed, device)) or "planted")
+    result = v2(tmp_path, exact, SHORT)
+    assert (result.outcome, result.why, asked) == (Outcome.FAILED, "planted", [(0, "cpu")])
+    monkeypatch.undo()
+    assert "poisoned memory" in numbers._unseen(0, "cuda")
+    assert numbers._unseen(1, "cuda") == numbers._unseen(0, "cpu") == ""
+
+
+def test_one_row_of_the_last_block_alone_is_seen(tmp_path: Path) -> None:
+    def last_row(weight: torch.Tensor, x: torch.Tensor, rows: int) -> torch.Tensor:
+        out = linear(weight, x, rows).clone()
+        out[:, -1] = out[:, -2]
+        return out
+
+    result = v2(tmp_path, last_row, replace(SHORT, contract=replace(SHORT.contract, m=34816)))
+    assert "output 34815 is off" in result.why or "norm-wise" in result.why
+    assert result.outcome is Outcome.FAILED
+
+
 def test_a_right_kernel_of_another_kind_passes(tmp_path: Path) -> None:
     result = v2(tmp_path, linear, SHORT)
     assert result.outcome is Outcome.PASSED, result.why
@@ -135,7 +253,7 @@ def test_a_kernel_that_leaves_rows_unwritten_is_refused(tmp_path: Path) -> None:
 
 def test_a_check_that_sees_nothing_fails_the_rung(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The control of the controls: with the check blinded, the planted faults pass, and that is what fails."""
-    monkeypatch.setattr(numbers, "check", lambda *args, **kwargs: cases.Check(0.0, ""))
+    monkeypatch.setattr(numbers, "check", lambda *args, **kwargs: compare.Check(0.0, ""))
     result = v2(tmp_path, linear, SHORT)
     assert result.outcome is Outcome.FAILED
     assert "did not refuse a planted fault" in result.why
@@ -158,15 +276,15 @@ def test_the_data_of_a_case_are_the_same_every_time() -> None:
 
 def test_the_reference_is_an_exact_sum_for_integers() -> None:
     weight, x = torch.arange(12.0).reshape(3, 4), torch.tensor([[1.0, -2.0, 3.0, -4.0]])
-    exact, size = cases.float64(weight, x)
-    assert exact.tolist() == [-8.0, -16.0, -24.0]
-    assert size.tolist() == [20.0, 60.0, 100.0]
+    total, size = compare.float64(weight, x)
+    assert total.tolist() == [[-8.0, -16.0, -24.0]]
+    assert size.tolist() == [[20.0, 60.0, 100.0]]
 
 
 def timed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kernel: list[float], generic: list[float]) -> Result:
     """V2S where the device took these microseconds."""
     speed = timing.Speed(timing.measure(kernel), timing.measure(generic), tuple(zip(kernel, generic, strict=True)), 4)
-    monkeypatch.setattr(numbers, "compare_speed", lambda *args: speed)
+    monkeypatch.setattr(numbers, "compare_speed", lambda *args, **kwargs: speed)
     stage = Stage(BINDING, SUBJECT, "cuda", linear, None, None)
     return numbers.right_speed(stage, Trial(BINDING, tmp_path / "raw", lambda line: None))
 
@@ -182,11 +300,34 @@ def test_v2s_passes_a_kernel_that_is_faster_beyond_the_noise(tmp_path: Path, mon
     [
         ([68.8, 68.7, 68.9], [50.1, 50.0, 50.2]),  # slower
         ([100.0, 99.0, 101.0], [102.0, 101.5, 102.5]),  # faster by less than the margin
-        ([100.0, 90.0, 125.0], [120.0, 110.0, 130.0]),  # faster in the median, and the ranges touch
+        ([100.0, 90.0, 125.0], [120.0, 110.0, 130.0]),  # faster in the median, and the ranges overlap
+        ([100.0, 90.0, 110.0], [120.0, 110.0, 130.0]),  # they touch in one value
     ],
 )
 def test_v2s_refuses_what_is_no_gain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kernel: list[float], generic: list[float]) -> None:
     assert timed(tmp_path, monkeypatch, kernel, generic).outcome is Outcome.FAILED
+
+
+def test_v2s_refuses_a_time_without_a_graph(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    speed = timing.Speed(timing.measure([1.0] * 3), timing.measure([2.0] * 3), ((1.0, 2.0),) * 3, 4, "the kernel: operation not permitted")
+    monkeypatch.setattr(numbers, "compare_speed", lambda *args, **kwargs: speed)
+    stage = Stage(BINDING, SUBJECT, "cuda", linear, None, None)
+    result = numbers.right_speed(stage, Trial(BINDING, tmp_path / "raw", lambda line: None))
+    assert result.outcome is Outcome.FAILED
+    assert "not captured into a graph" in result.why
+    assert result.figures["timed in graphs"] is False
+
+
+def test_a_failed_capture_is_said_and_the_function_is_timed_plainly(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuses(graph: object) -> None:
+        raise RuntimeError("operation not permitted when stream is capturing\nmore")
+
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", object)
+    monkeypatch.setattr(torch.cuda, "graph", refuses)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    function, why = timing._captured(len)  # type: ignore[arg-type]
+    assert function is len
+    assert why == "operation not permitted when stream is capturing"
 
 
 def test_a_measure_leaves_out_one_interrupt_of_many_values() -> None:

@@ -8,7 +8,7 @@ element of a sum that cancels has no relative error worth the name. Each single 
 from dataclasses import dataclass
 
 import torch
-from vllm.dcu.evidence.numerics import LLMM1, SMALLEST_NORMAL, Sums, ceiling, element_factor
+from vllm.dcu.evidence.numerics import LLMM1, SMALLEST_LOST, Sums, ceiling, element_factor
 
 __all__ = ["Check", "check", "float64"]
 
@@ -57,8 +57,8 @@ def check(out: torch.Tensor, exact: torch.Tensor, size: torch.Tensor, dtype: str
     difference = (got - exact).abs()
     norm = float(exact.norm())
     error = float(difference.norm()) / norm if norm else float(difference.norm())
-    # Below the smallest normal number a device may flush: each of the K products and sums loses at most that much.
-    allowed = size * element_factor(dtype, sums) + 2 * k * SMALLEST_NORMAL[dtype]
+    # Near zero each of the K products and sums loses at most that much.
+    allowed = size * element_factor(dtype, sums) + 2 * k * SMALLEST_LOST[dtype]
     worst = int((difference - allowed).argmax())
     if difference[worst] > allowed[worst]:
         return Check(

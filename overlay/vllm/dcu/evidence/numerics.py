@@ -8,10 +8,12 @@ dtype: 2**-8 for bfloat16, 2**-11 for float16.
 from dataclasses import dataclass
 from math import sqrt
 
-__all__ = ["LLMM1", "SMALLEST_NORMAL", "UNIT_ROUNDOFF", "Sums", "ceiling", "element_factor", "expected"]
+__all__ = ["LLMM1", "SMALLEST_LOST", "SMALLEST_NORMAL", "UNIT_ROUNDOFF", "Sums", "ceiling", "element_factor", "expected"]
 
 UNIT_ROUNDOFF = {"bfloat16": 2.0**-8, "float16": 2.0**-11}
 SMALLEST_NORMAL = {"bfloat16": 2.0**-126, "float16": 2.0**-14}
+# What one operation loses at most near zero: a device may flush float32, whose exponents bfloat16 has, and keeps float16's subnormal numbers.
+SMALLEST_LOST = {"bfloat16": 2.0**-126, "float16": 2.0**-24}
 
 _FLOAT32_UNIT = 2.0**-24
 # Mean square of one relative rounding error, in units of u**2: errors uniform over an ulp, mantissas log-uniform in [1, 2)...

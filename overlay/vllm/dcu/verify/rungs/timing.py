@@ -24,12 +24,16 @@ _MOST_COPIES = 256
 
 @dataclass(frozen=True)
 class Speed:
-    """Microseconds of one call of the kernel and of `F.linear`; `pairs` are the rounds, `copies` how many weights were rotated."""
+    """Microseconds of one call of the kernel and of `F.linear`; `pairs` are the rounds, `copies` how many weights were rotated.
+
+    `uncaptured` says why a side was timed without a graph; empty where both were captured, and on the CPU, which has none.
+    """
 
     kernel: Measure
     linear: Measure
     pairs: tuple[tuple[float, float], ...]
     copies: int
+    uncaptured: str = ""
 
 
 def measure(values: Sequence[float], unit: str = "us", better: str = "lower") -> Measure:
@@ -59,8 +63,11 @@ def compare_speed(
             torch.nn.functional.linear(x, weight)
 
     timed = [_round(function, device) for function in (kernel, linear)]
-    pairs = tuple((timed[0]() / copies, timed[1]() / copies) for _ in range(rounds))
-    return Speed(measure([a for a, _ in pairs]), measure([b for _, b in pairs]), pairs, copies)
+    pairs = tuple((timed[0].run() / copies, timed[1].run() / copies) for _ in range(rounds))
+    uncaptured = next(
+        (f"{name}: {side.uncaptured}" for name, side in zip(("the kernel", "F.linear"), timed, strict=True) if side.uncaptured), ""
+    )
+    return Speed(measure([a for a, _ in pairs]), measure([b for _, b in pairs]), pairs, copies, uncaptured)
 
 
 def copy_bandwidth(device: str, rounds: int = _ROUNDS) -> Measure:
@@ -68,14 +75,14 @@ def copy_bandwidth(device: str, rounds: int = _ROUNDS) -> Measure:
     source, target = _buffers(device)
     # An addition and not `copy_`: that would be a copy engine's figure on some devices, which no kernel is bound by.
     timed = _round(lambda: torch.add(source, 1.0, out=target), device)
-    return measure([2 * source.nbytes / timed() / 1e3 for _ in range(rounds)], "GB/s", "higher")
+    return measure([2 * source.nbytes / timed.run() / 1e3 for _ in range(rounds)], "GB/s", "higher")
 
 
 def read_bandwidth(device: str, rounds: int = _ROUNDS) -> Measure:
     """GB/s of a sum on the device: a product of a matrix and a vector reads, and hardly writes."""
     source, _ = _buffers(device)
     timed = _round(lambda: torch.sum(source), device)
-    return measure([source.nbytes / timed() / 1e3 for _ in range(rounds)], "GB/s", "higher")
+    return measure([source.nbytes / timed.run() / 1e3 for _ in range(rounds)], "GB/s", "higher")
 
 
 def _buffers(device: str) -> tuple[torch.Tensor, torch.Tensor]:
@@ -84,13 +91,20 @@ def _buffers(device: str) -> tuple[torch.Tensor, torch.Tensor]:
     return source, torch.empty_like(source)
 
 
-def _round(function: Callable[[], object], device: str) -> Callable[[], float]:
-    """A callable that runs `function` once and returns its microseconds on the device."""
+@dataclass(frozen=True)
+class _Timed:
+    """`run` runs a function once and returns its microseconds on the device; `uncaptured` says why it is no replay of a graph."""
+
+    run: Callable[[], float]
+    uncaptured: str = ""
+
+
+def _round(function: Callable[[], object], device: str) -> _Timed:
     function()
     if device == "cpu":
-        return lambda: _on_cpu(function)
+        return _Timed(lambda: _on_cpu(function))
     torch.cuda.synchronize()
-    replay = _captured(function)
+    replay, uncaptured = _captured(function)
 
     def run() -> float:
         begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
@@ -101,18 +115,18 @@ def _round(function: Callable[[], object], device: str) -> Callable[[], float]:
         return float(begin.elapsed_time(end)) * 1e3
 
     run()
-    return run
+    return _Timed(run, uncaptured)
 
 
-def _captured(function: Callable[[], object]) -> Callable[[], object]:
+def _captured(function: Callable[[], object]) -> tuple[Callable[[], object], str]:
     graph = torch.cuda.CUDAGraph()
     try:
         with torch.cuda.graph(graph):
             function()
-    except RuntimeError:
+    except RuntimeError as error:
         torch.cuda.synchronize()
-        return function
-    return graph.replay  # type: ignore[no-any-return]
+        return function, (str(error).strip().splitlines() or ["capture failed"])[0]
+    return graph.replay, ""
 
 
 def _on_cpu(function: Callable[[], object]) -> float:
