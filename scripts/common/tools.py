@@ -88,7 +88,6 @@ def tools_python() -> Path:
         if commands is None:
             raise no_way()
         say(f"making the tools environment {shown(FOLDER)}")
-        remove_tree(BUILD / "env" / "tools")  # where it was while there was one for all
         remove_tree(FOLDER)  # made in place (scripts carry its path); the stamp, written last, says it is whole
         environment = childenv.for_uv()[0] if commands[0][1] == "venv" else childenv.for_pip()
         code = "import sys\nfor name in sys.argv[1:]: assert __import__(name).__file__.startswith(sys.prefix), name + ' is from elsewhere'"
@@ -102,7 +101,19 @@ def tools_python() -> Path:
                     "check the network or pip's index; offline, set TOOLS_PYTHON to a Python that has requirements/tools.txt",
                 )
         atomic_write(FOLDER / "stamp", _stamp().encode())
+        _point_at_it()
     return python
+
+
+def _point_at_it() -> None:
+    """`build/env/tools` is the one made last: a name for people."""
+    short = BUILD / "env" / "tools"
+    if not short.is_symlink():
+        remove_tree(short)  # where the environment was while there was one for all
+    beside = short.with_name(f".tools-{os.getpid()}")
+    beside.unlink(missing_ok=True)
+    beside.symlink_to(FOLDER.name)
+    beside.replace(short)
 
 
 def _first_error(said: str) -> str:
@@ -115,7 +126,7 @@ def enter(argv: Sequence[str]) -> None:
     if os.environ.get(_INSIDE) == str(os.getpid()):
         return
     python = tools_python()
-    if Path(sys.prefix) == python.parent.parent or (os.environ.get("TOOLS_PYTHON") and Path(sys.executable) == python):
+    if Path(sys.prefix).resolve() == python.parent.parent.resolve() or (os.environ.get("TOOLS_PYTHON") and Path(sys.executable) == python):
         return
     os.environ.setdefault("PYTHON", sys.executable)  # the Python in use: a device build is for it, not for the tools'
     os.environ[_INSIDE] = str(os.getpid())

@@ -16,6 +16,8 @@ import pytest
 import yaml
 
 from scripts.common.paths import ROOT
+from scripts.machine import nodes
+from scripts.wheel import finish
 from tests.machine import env_sh, program
 
 DEPLOY = ROOT / "deploy"
@@ -111,7 +113,8 @@ def test_the_unit_starts_the_script_and_waits_for_health() -> None:
 
 def test_the_compose_file_gives_the_devices_and_publishes_on_this_machine_only() -> None:
     service = yaml.safe_load((DEPLOY / "compose.yaml").read_text())["services"]["vllm"]
-    assert {"/dev/kfd", "/dev/dri"} == set(service["devices"])
+    assert {"/dev/kfd", "/dev/mkfd", "/dev/dri"} == set(service["devices"])
+    assert "/opt/hyhal:/opt/hyhal:ro" in service["volumes"]
     assert all(port.startswith("127.0.0.1:") for port in service["ports"])
     assert service["healthcheck"]["test"][-1].endswith("healthy.py")
     assert service.get("privileged") is None
@@ -123,6 +126,20 @@ def test_the_container_recipe_never_lets_a_resolver_near_the_vendors_torch() -> 
     assert installs
     assert all(line.startswith("--no-deps ") for line in installs)
     assert "BASE" in text.split("FROM", 1)[0]
+
+
+def test_the_recipe_installs_the_one_wheel_that_the_build_names() -> None:
+    (line,) = re.findall(r"pip install ([^\n]*)", (DEPLOY / "Containerfile").read_text())
+    assert f"dist/{finish.NAME}" in line
+    assert "*" not in line
+
+
+@pytest.mark.parametrize("path", ["deploy/Containerfile", "deploy/compose.yaml", "README.md", "README.zh-CN.md", "docs/troubleshooting.md"])
+def test_wherever_a_container_is_started_all_that_a_dcu_needs_is_named(path: str) -> None:
+    text = (ROOT / path).read_text(encoding="utf-8")
+    assert all(word in text for word in ("/dev/kfd", "/dev/mkfd", "/dev/dri", "/opt/hyhal"))
+    if "docker run" in text:
+        assert all(word in text for word in nodes.CONTAINER.split())
 
 
 def test_an_image_is_built_from_sources_and_not_from_what_lies_in_dist() -> None:

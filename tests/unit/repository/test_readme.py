@@ -7,6 +7,8 @@ import re
 import pytest
 
 from scripts.common.paths import ROOT
+from scripts.upstream.releases import read_pin
+from scripts.wheel.version import wheel_version
 from tests.unit.repository.test_repository import makefile_targets
 
 README = ROOT / "README.md"
@@ -117,3 +119,13 @@ def test_the_readme_does_not_claim_a_run_on_the_device():
     text = README.read_text()
     assert "Nobody has run this build on a gfx936." in text
     assert "stand-in arch gfx906" in text
+
+
+def test_no_wheel_is_named_by_a_pattern_and_the_names_are_the_builds() -> None:
+    """dist/ may hold several wheels: a pattern would install the wrong one, or none."""
+    pin = read_pin()
+    tag = "-".join(pin.cpu_wheels["x86_64"].name.removesuffix(".whl").split("-")[2:])
+    cpu, rocm = (wheel_version(pin.version, pin.revision, target) for target in ("cpu", "rocm"))
+    for path in (README, CHINESE):
+        named = set(re.findall(r"dist/[^\s`]*\.whl", path.read_text(encoding="utf-8")))
+        assert named == {f"dist/vllm-{cpu}-{tag}.whl", f"dist/vllm-{rocm}-cp310-cp310-linux_x86_64.whl"}

@@ -122,6 +122,7 @@ def test_the_tools_environment_is_made_under_hostile_settings_of_pip(tiny_tools:
     python = tools.tools_python()
     done = subprocess.run([python, "-I", "-c", "import tiny; print(tiny.__file__)"], capture_output=True, text=True, check=True)
     assert str(tools.FOLDER) in done.stdout
+    assert (tiny_tools / "build" / "env" / "tools").resolve() == tools.FOLDER
     assert tools.made()
     # Another Python has another one, and coming back nothing is made anew.
     first, stamp = tools.FOLDER, (tools.FOLDER / "stamp").stat().st_mtime_ns

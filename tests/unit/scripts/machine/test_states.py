@@ -17,7 +17,9 @@ from scripts.common import errors
 from scripts.common.paths import ROOT
 from scripts.machine import doctor_device, facts, memory, nodes
 from scripts.machine.diagnosis import Finding
+from scripts.wheel import install
 from tests.machine import Box, box, distribution, env_sh, fake_python, fake_toolchain, program
+from tests.troubleshooting import row
 
 
 @pytest.fixture
@@ -252,3 +254,31 @@ def test_an_image_that_sets_rocm_path_and_leaves_the_rest_to_env_sh_is_sourced(d
     machine = facts.look(dtk_box.environ)
     assert machine.toolchain is not None
     assert machine.toolchain.origin == "ROCM_PATH of the environment", "what a person has sourced is not sourced over"
+
+
+def _row(b: Box, name: str, plant: Callable[[Box], object]) -> None:
+    plant(b)
+    assert row(name).symptom in "".join(f.found + f.why for f in findings(b))
+
+
+def test_row_env_sh(dtk_box: Box) -> None:
+    _row(dtk_box, "env_sh", lambda b: env_sh(b.prefix, "exit 3"))
+
+
+def test_row_not_usable(dtk_box: Box) -> None:
+    _row(dtk_box, "not_usable", _gone("dev/mkfd"))
+
+
+def test_row_hip_library(dtk_box: Box) -> None:
+    _row(dtk_box, "hip_library", lambda b: env_sh(b.prefix, "LD_LIBRARY_PATH=/else"))
+
+
+def test_row_rocm_path_inside(dtk_box: Box) -> None:
+    _row(dtk_box, "rocm_path_inside", _inner)
+
+
+def test_row_triton_owner(dtk_box: Box) -> None:
+    distribution(dtk_box.site, "flagtree", "0.3.0", {"triton/__init__.py": ""})
+    python = facts.look(dtk_box.environ).python
+    assert row("triton_owner").symptom in install.constraints(python)
+    assert "--override" in install.install_lines(dtk_box.root / "w.whl", dtk_box.root / "c.txt", python)[2]
