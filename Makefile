@@ -13,6 +13,9 @@ help:
 	@$(RUN) help
 doctor:
 	@$(RUN) doctor $(call opt,TARGET,--target) $(call flag,JSON,--json)
+.PHONY: first-hour
+first-hour:
+	@$(RUN) first-hour
 fetch:
 	@$(RUN) fetch $(call opt,VLLM,--version)
 apply:

@@ -21,6 +21,7 @@ __all__ = ["VERBS", "run", "summary"]
 VERBS: dict[str, tuple[str, bool]] = {
     "help": ("help", False),
     "doctor": ("machine.doctor", False),
+    "first-hour": ("checks.first_hour", True),
     "fetch": ("upstream.fetch", True),
     "apply": ("rebase.layout", True),
     "build": ("wheel.build", True),

@@ -11,7 +11,7 @@ from scripts.common.paths import shown
 from scripts.machine import archs
 from scripts.wheel import device, install
 
-__all__ = ["NAME", "REFUSED", "check_and_say"]
+__all__ = ["NAME", "REFUSED", "audit", "check_and_say", "imports", "record", "set_aside"]
 
 NAME = "device-wheel.txt"
 """Holds the file name of the device wheel that passed last: dist/ may hold others beside it."""
@@ -28,18 +28,16 @@ def check_and_say(wheel: Path) -> None:
     """
     plan = device.plan()
     try:
-        _audit(wheel, plan)
-        _import(wheel, plan)
-    except errors.Fatal as error:
-        aside = wheel.with_name(wheel.name + REFUSED)
-        wheel.replace(aside)
-        say(f"the wheel failed its checks and was renamed to {shown(aside)}")
-        raise error
+        audit(wheel, plan)
+        if why := imports(wheel, plan):
+            print(f"not run: import check of the libraries ({why})")
+    except errors.Fatal:
+        set_aside(wheel)
+        raise
     if plan.stand_in:
         print(f"stand-in arch {plan.stand_in}: this wheel is for inspection; pip takes it nowhere, and there is no line to install it")
         return
-    constraint = install.write_constraints(wheel.parent, plan.python)
-    atomic_write(wheel.parent / NAME, f"{wheel.name}\n".encode())
+    constraint = record(wheel, plan)
     print("install it with:")
     for line in install.install_lines(wheel, constraint, plan.python):
         print(f"  {line}")
@@ -49,13 +47,32 @@ def check_and_say(wheel: Path) -> None:
             print(f"  {line}")
 
 
-def _audit(wheel: Path, plan: device.Plan) -> None:
+def set_aside(wheel: Path) -> Path:
+    """Rename a wheel that failed, so that nobody installs it; returns its new path."""
+    aside = wheel.with_name(wheel.name + REFUSED)
+    wheel.replace(aside)
+    say(f"the wheel failed its checks and was renamed to {shown(aside)}")
+    return aside
+
+
+def record(wheel: Path, plan: device.Plan) -> Path:
+    """Write beside a wheel that passed what it is installed with: its name and the constraints, whose path is returned."""
+    atomic_write(wheel.parent / NAME, f"{wheel.name}\n".encode())
+    return install.write_constraints(wheel.parent, plan.python)
+
+
+def audit(wheel: Path, plan: device.Plan) -> str:
+    """Audit the wheel's device code; returns why it did not run, or "".
+
+    Raises:
+        errors.CheckFailed: it holds more than LLMM1 for a DCU.
+    """
     from scripts.audit.verb import audit_wheel
 
     # The audit takes its disassembler from there; where doctor sourced env.sh in a child, only the plan knows it.
     os.environ["ROCM_PATH"] = str(plan.toolchain.prefix)
     if "_rocm_C" not in plan.components:
-        return
+        return "_rocm_C was not built"
     for arch in sorted(archs.dcu_archs() & set(plan.archs)):
         report = audit_wheel(wheel, plan.stand_in or arch)
         if report.faults:
@@ -64,11 +81,17 @@ def _audit(wheel: Path, plan: device.Plan) -> None:
                 "only LLMM1 may be compiled for a DCU; each fault is listed above",
                 "do not use this build; report it with the log of the build",
             )
+    return ""
 
 
-def _import(wheel: Path, plan: device.Plan) -> None:
+def imports(wheel: Path, plan: device.Plan) -> str:
+    """Import the wheel's libraries in a child; returns why that did not run, or "".
+
+    Raises:
+        errors.CheckFailed: one does not load.
+    """
     if plan.stand_in:
-        print(f"not run: import check of the libraries (a stand-in for {plan.stand_in}, linked without a HIP torch, does not load)")
-        return
+        return f"a stand-in for {plan.stand_in}, linked without a HIP torch, does not load"
     for module, said in install.import_check(wheel, plan.python, plan.env).items():
         print(f"ok   import   {module}: {said}")
+    return ""

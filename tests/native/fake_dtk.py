@@ -51,6 +51,9 @@ os.execv(tool, [tool, *out, *stands_in, *{own!r}])
 
 FAKE_TORCH = {
     "torch/__init__.py": """\
+import os
+if "{prefix}/lib" not in os.environ.get("LD_LIBRARY_PATH", "").split(":"):
+    raise ImportError("libgalaxyhip.so.5: cannot open shared object file: No such file or directory")
 __version__ = "2.10.0+das.fake"
 class version:
     hip = {hip!r}
@@ -143,6 +146,7 @@ def _python(folder: Path, prefix: Path, torch: Path) -> Path:
     (site,) = folder.glob("lib/python*/site-packages")
     values = {
         "hip": HIP,
+        "prefix": prefix,
         "include": torch / "include",
         "hip_include": prefix / "include",
         "audit_torch": ROOT / "scripts" / "audit" / "torch",

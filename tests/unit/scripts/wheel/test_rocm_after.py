@@ -28,14 +28,15 @@ def given(monkeypatch: pytest.MonkeyPatch, found: device.Plan, failing: str = ""
     """Let the checks be seen, and one of them fail."""
     asked: list[str] = []
 
-    def check(name: str) -> None:
+    def check(name: str) -> str:
         asked.append(name)
         if name == failing:
             raise errors.CheckFailed(f"{name} failed", "planted", "nothing")
+        return ""
 
     monkeypatch.setattr(device, "plan", lambda: found)
-    monkeypatch.setattr(finish, "_audit", lambda wheel, p: check("audit"))
-    monkeypatch.setattr(finish, "_import", lambda wheel, p: check("import"))
+    monkeypatch.setattr(finish, "audit", lambda wheel, p: check("audit"))
+    monkeypatch.setattr(finish, "imports", lambda wheel, p: check("import"))
     return asked
 
 
