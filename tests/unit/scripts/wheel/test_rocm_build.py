@@ -212,7 +212,7 @@ def wheel(folder: Path, **files: str) -> Path:
 
     code = {
         "__init__.py": "", "dcu/__init__.py": "",
-        **{f"dcu/{name}.py": (ROOT / f"overlay/vllm/dcu/{name}.py").read_text() for name in ("manifest", "records/strict", "records/typed")},
+        **{f"dcu/{name}.py": (ROOT / f"overlay/vllm/dcu/{name}.py").read_text() for name in ("manifest", "device/marks", "records/strict", "records/typed")},
         **files,
     }  # fmt: skip
     said = {
