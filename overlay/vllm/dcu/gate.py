@@ -23,7 +23,7 @@ from vllm.dcu.device.footing import say_once, when_replaced
 from vllm.dcu.device.plugins import owner
 from vllm.dcu.dispatch.aside import say
 from vllm.dcu.dispatch.context import Context, observe_context
-from vllm.dcu.dispatch.counters import FREQUENT, Tally
+from vllm.dcu.dispatch.counters import FREQUENT, Tally, new_tally
 from vllm.dcu.dispatch.countfiles import Header, Key
 from vllm.dcu.dispatch.reasons import CALL_REASONS, Reason
 from vllm.dcu.dispatch.rules import candidates, choose, is_forced, standing_reasons, toolchain_phrases, unknown_capabilities
@@ -125,7 +125,7 @@ def build(context: Context, records: tuple[Record, ...] = CATALOG) -> ActiveGate
     standing = {record.id: standing_reasons(record, context) for record in records}
     header = Header(context.arch, context.simulated, tuple(ident for ident, reasons in standing.items() if not reasons))
     slots: dict[tuple[torch.dtype, torch.Size], _Slot] = {}
-    tally = Tally(header, stats_dir(), on_reset=slots.clear)
+    tally = new_tally(header, stats_dir(), on_reset=slots.clear)
     opener = _Opener(context, records, standing, tally, slots)
     return ActiveGate(context, standing, tally, _make_gemm(context.device_type, tally, slots, opener), slots.clear)
 

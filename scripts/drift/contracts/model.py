@@ -10,6 +10,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path, PurePosixPath
 
+from scripts.common import errors
+
 #: OPEN: a question that could not be answered. It is never taken for "no": it counts in the summary and in the exit code.
 BLOCK, OPEN, REVIEW, INFO = "BLOCK", "NOT EVALUATED", "REVIEW", "INFO"
 LEVELS = (BLOCK, OPEN, REVIEW, INFO)
@@ -24,6 +26,9 @@ WANTED_FOLDERS = {
 }
 
 
+_LF = ("CMakeLists.txt", "setup.py", "csrc/rocm/skinny_gemms.cu", "vllm/platforms/rocm.py")
+
+
 @dataclass(frozen=True, eq=False)
 class Tree:
     """The text of one tree: path inside it -> bytes. `patched` says that our series and overlay are in it."""
@@ -31,6 +36,14 @@ class Tree:
     version: str
     files: Mapping[str, bytes]
     patched: bool = False
+
+    def __post_init__(self) -> None:
+        if path := next((path for path in _LF if b"\r\n" in self.files.get(path, b"")), None):
+            raise errors.UserError(
+                f"the tree of {self.version} has Windows line ends (CRLF), first seen in {path}",
+                "upstream has none there: git's core.autocrlf, an editor or an archiver changed every text",
+                "check the tree out again with `git -c core.autocrlf=false`, or give an unchanged one",
+            )
 
     def __contains__(self, path: str) -> bool:
         return path in self.files

@@ -13,6 +13,7 @@ import atexit
 import logging
 import multiprocessing.util
 import os
+import sys
 import threading
 import weakref
 from collections.abc import Callable, Sequence
@@ -22,7 +23,7 @@ from vllm.dcu.dispatch.aside import aside, every_tick, say, silently
 from vllm.dcu.dispatch.countfiles import CELLS, Count, Header, Key, Writer, write_merged
 from vllm.dcu.dispatch.countfolder import fold, locked
 
-__all__ = ["FREQUENT", "OVERFLOW", "Tally"]
+__all__ = ["FREQUENT", "OVERFLOW", "Tally", "ThreadTally", "new_tally"]
 
 logger = logging.getLogger("vllm.dcu")
 
@@ -114,6 +115,7 @@ class Tally:
         """Bring the file up to date. Never raises: what cannot be written is warned about, once, and tried again at the next tick."""
         if self._writer is None:
             return
+        self._added_up()
         try:
             what = "was removed and is made again" if self._writer.publish() else ""
         except OSError as error:
@@ -124,7 +126,12 @@ class Tally:
 
     def snapshot(self) -> list[Count]:
         """Every count that is not zero."""
-        return [Count(key, self.cells[i]) for i, key in enumerate(self.keys) if self.cells[i]]
+        cells = self._added_up()
+        return [Count(key, cells[i]) for i, key in enumerate(self.keys) if cells[i]]
+
+    def _added_up(self) -> "list[int] | memoryview[int]":
+        """The cells with every thread's additions."""
+        return self.cells
 
     def reset_in_child(self) -> None:
         """Start from zero in a forked child. The parent's file is left alone."""
@@ -158,6 +165,44 @@ class Tally:
         if self._writer is not None and self._folder is not None:
             self._writer.close()
             write_merged(self._folder)
+
+
+class _Own(threading.local):
+    """The cells of the thread that asks; `parts` has those of all."""
+
+    def __init__(self, parts: list[list[int]]) -> None:
+        self.cells = [0] * CELLS
+        parts.append(self.cells)
+
+
+class ThreadTally(Tally):
+    """For a Python whose threads run at once (a free-threaded build), where two additions to one cell could become one: each thread adds
+    to cells of its own, and they are added up where somebody reads."""
+
+    def _start(self) -> None:
+        self._parts: list[list[int]] = []
+        self._own = _Own(self._parts)
+        super()._start()
+
+    @property
+    def cells(self) -> list[int]:
+        return self._own.cells
+
+    @cells.setter
+    def cells(self, shared: "list[int] | memoryview[int]") -> None:
+        self._shared = shared
+
+    def _added_up(self) -> "list[int] | memoryview[int]":
+        parts = list(self._parts)
+        for i in range(len(self.keys)):
+            self._shared[i] = sum(part[i] for part in parts)
+        return self._shared
+
+
+def new_tally(header: Header, folder: Path | None, on_reset: Callable[[], None] = lambda: None) -> Tally:
+    """A `Tally` that is exact in this build of Python, whatever its threads do."""
+    with_gil = getattr(sys, "_is_gil_enabled", lambda: True)()
+    return (Tally if with_gil else ThreadTally)(header, folder, on_reset)
 
 
 def summary(header: Header, counts: Sequence[Count]) -> str:
