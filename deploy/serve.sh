@@ -19,5 +19,15 @@ if [ -n "${HIP_VISIBLE_DEVICES:-}" ] && [ -n "${CUDA_VISIBLE_DEVICES:-}" ] && [ 
   echo "error: HIP_VISIBLE_DEVICES and CUDA_VISIBLE_DEVICES differ: unset CUDA_VISIBLE_DEVICES" >&2
   exit 2
 fi
+# The health check asks where HOST and PORT say: an address that only vLLM was told would never be found healthy.
+for argument in "$@"; do
+  case $argument in
+    --host | --host=* | --port | --port=* | --uds | --uds=*)
+      echo "error: ${argument%%=*} is given as an argument, which the health check does not see: set HOST and PORT instead" >&2
+      exit 2
+      ;;
+  esac
+done
+address=$(python3 "$(dirname "$(readlink -f "$0")")/healthy.py" --address)
 exec vllm serve "$MODEL" --dtype bfloat16 --max-model-len "${MAX_MODEL_LEN:-32768}" \
-  --host "${HOST:-127.0.0.1}" --port "${PORT:-8000}" "$@"
+  --host "${address% *}" --port "${address#* }" "$@"

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from vllm.dcu import detect
 from vllm.dcu.arch import base_arch
-from vllm.dcu.device import footing, kfd, shut
+from vllm.dcu.device import footing, kfd, settled, shut
 from vllm.logger import init_logger
 from vllm.platforms import rocm
 from vllm.platforms.rocm import RocmPlatform
@@ -111,8 +111,12 @@ class DcuRocmPlatform(RocmPlatform):
     def check_if_supports_dtype(cls, dtype: torch.dtype) -> None:
         """Upstream's; and, now that a worker has its device, whether that is the one that everything was decided for (else RuntimeError).
 
-        Someone may have chosen a device after this class was chosen, among several kinds.
+        Someone may have chosen a device after this class was chosen, among several kinds. And a plugin or an override may have changed the
+        configuration after it was made: it is looked at again (ValueError where it opens what is shut).
         """
+        from vllm.config import get_current_vllm_config_or_none
+
+        _refuse(settled.refusal(get_current_vllm_config_or_none()))
         super().check_if_supports_dtype(dtype)
         found = str(torch.cuda.get_device_properties(torch.cuda.current_device()).gcnArchName)
         if base_arch(found) != base_arch(rocm._GCN_ARCH):
@@ -131,10 +135,16 @@ class DcuRocmPlatform(RocmPlatform):
         num_heads: int | None = None,
         **kwargs: Any,
     ) -> str:
-        """Upstream's choice, if it is open here. Raises ValueError with the reason otherwise."""
+        """Upstream's choice, if it and the layer's KV cache are open here. Raises ValueError with the reason otherwise.
+
+        Asked by every attention layer when it is built, after a checkpoint or an override changed what the configuration said.
+        """
         footing.look_again(logger)  # every worker comes here with the layers imported, before the first forward
+        from vllm.config import get_current_vllm_config_or_none
         from vllm.v1.attention.backends.registry import AttentionBackendEnum
 
+        _refuse(shut.layer_refusal(str(attn_selector_config.kv_cache_dtype)))
+        _refuse(settled.quantization_object_refusal(getattr(get_current_vllm_config_or_none(), "quant_config", None)))
         if selected_backend is not None:
             _refuse(shut.attention_refusal(selected_backend.name))
         path = str(super().get_attn_backend_cls(selected_backend, attn_selector_config, num_heads, **kwargs))
@@ -169,12 +179,22 @@ class DcuRocmPlatform(RocmPlatform):
 
     @classmethod
     def check_and_update_config(cls, vllm_config: "VllmConfig") -> None:
-        """Upstream's, then: no fp8 or mx checkpoint, no fp8 KV cache (ValueError), no custom all-reduce whoever asked."""
+        """Upstream's, then: nothing that is shut is opened by any model of it (ValueError), and no custom all-reduce, whoever asked."""
         super().check_and_update_config(vllm_config)
-        cache = vllm_config.cache_config
-        if cache is not None:
-            _refuse(shut.kv_cache_refusal(str(cache.cache_dtype)))
-        model = vllm_config.model_config
-        if model is not None:
-            _refuse(shut.checkpoint_refusal(getattr(model.hf_config, "quantization_config", None)))
-        vllm_config.parallel_config.disable_custom_all_reduce = True
+        _refuse(settled.refusal(vllm_config))
+        speculative = getattr(vllm_config, "speculative_config", None)
+        for parallel in (vllm_config.parallel_config, getattr(speculative, "draft_parallel_config", None)):
+            if parallel is not None:
+                parallel.disable_custom_all_reduce = True
+        draft = getattr(speculative, "draft_model_config", None)
+        if draft is not None and getattr(draft, "quantization", None) is not None:
+            # Upstream makes this object only when it loads the draft, with what is in its files.
+            _refuse(settled.quantization_object_refusal(vllm_config.get_quantization_config(draft, vllm_config.load_config)))
+
+    @classmethod
+    def get_device_communicator_cls(cls) -> str:
+        """Upstream's, which is asked for right before it decides on custom all-reduce: that is off by now, whatever was set."""
+        from vllm.distributed.parallel_state import set_custom_all_reduce
+
+        set_custom_all_reduce(False)
+        return str(super().get_device_communicator_cls())

@@ -6,9 +6,11 @@ import configparser
 import http.server
 import os
 import re
+import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -19,6 +21,7 @@ from scripts.common.paths import ROOT
 from scripts.machine import nodes
 from scripts.wheel import finish
 from tests.machine import env_sh, program
+from tests.support import not_run
 
 DEPLOY = ROOT / "deploy"
 INSTALLED = "/opt/vllm-for-gfx936/"
@@ -77,15 +80,65 @@ def port() -> Iterator[int]:
         thread.join()
 
 
-def healthy(port: int) -> int:
-    env = {**os.environ, "PORT": str(port), "http_proxy": "http://127.0.0.1:9", "HTTP_PROXY": "http://127.0.0.1:9"}
-    return subprocess.run([sys.executable, DEPLOY / "healthy.py"], env=env, capture_output=True, check=False).returncode
+def asking(port: int, *argv: str, **environ: str) -> subprocess.CompletedProcess[str]:
+    env = {**os.environ, "PORT": str(port), "http_proxy": "http://127.0.0.1:9", "HTTP_PROXY": "http://127.0.0.1:9", **environ}
+    return subprocess.run([sys.executable, DEPLOY / "healthy.py", *argv], env=env, capture_output=True, text=True, check=False, timeout=30)
+
+
+def healthy(port: int, **environ: str) -> int:
+    return asking(port, **environ).returncode
 
 
 def test_the_health_check_follows_the_answer(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
     assert healthy(port) == 0
     monkeypatch.setattr(Answer, "code", 503)
     assert healthy(port) == 1
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.77", "localhost", "0.0.0.0", "", "::1", "::"])
+def test_the_health_check_asks_where_the_server_was_told_to_listen(host: str, tmp_path: Path) -> None:
+    """The start script's own words to vLLM, and a server that does as told."""
+    words = serve(tmp_path, MODEL="m", HOST=host).stdout.splitlines()
+    listens = words[words.index("--host") + 1]
+    family = socket.AF_INET6 if ":" in listens else socket.AF_INET
+    server = type("Server", (http.server.HTTPServer,), {"address_family": family})
+    try:
+        made = server((listens, 0), Answer)
+    except OSError as error:
+        not_run(f"no server can listen on {listens} here: {error}")
+    with made:
+        thread = threading.Thread(target=made.serve_forever)
+        thread.start()
+        found = asking(made.server_port, HOST=host)
+        made.shutdown()
+        thread.join()
+    assert found.returncode == 0, found.stderr
+    if host == "127.0.0.77":
+        assert healthy(made.server_port, HOST="127.0.0.1") == 1, "the control: another address of the loopback does not answer"
+
+
+@pytest.mark.parametrize("argument", ["--host", "--port=9000", "--uds"])
+def test_an_address_that_the_health_check_would_not_see_is_refused(argument: str, tmp_path: Path) -> None:
+    done = serve(tmp_path, argument, "x", MODEL="m")
+    assert done.returncode == 2
+    assert "set HOST and PORT" in done.stderr
+
+
+@pytest.mark.parametrize("reaped", [True, False])
+def test_the_wait_for_health_ends_with_the_server(reaped: bool) -> None:
+    with subprocess.Popen(["sleep", "1"]) as server:
+        if reaped:
+            server.wait()
+        start = time.monotonic()
+        found = asking(9, "--wait", str(server.pid))
+        assert time.monotonic() - start < 10
+    assert found.returncode == 1
+    assert "ended before" in found.stderr
+
+
+def test_the_wait_for_health_ends_with_the_answer(port: int) -> None:
+    assert asking(port, "--wait", str(os.getpid())).returncode == 0
+    assert asking(port, "--wait", "none").returncode == 2
 
 
 def test_no_server_is_not_healthy() -> None:
@@ -107,7 +160,7 @@ def test_the_unit_starts_the_script_and_waits_for_health() -> None:
     unit.read(DEPLOY / "vllm-gfx936.service")
     service = unit["Service"]
     assert service["ExecStart"] == INSTALLED + "deploy/serve.sh"
-    assert "healthy.py" in service["ExecStartPost"]
+    assert service["ExecStartPost"].endswith("healthy.py --wait $MAINPID"), "the wait ends with the main process"
     assert (service["User"], service["NoNewPrivileges"]) == ("vllm", "yes")
 
 

@@ -29,14 +29,34 @@ class Linear:
     bias: bool = False
 
 
-def model_dtype(config: Mapping[str, Any]) -> str:
-    """The dtype that vLLM serves the weights in with `--dtype auto`."""
-    text = _text(config)
-    for source in (text, config):
-        for name in ("dtype", "torch_dtype"):
-            if source.get(name):
-                return plain(str(source[name]), 40).removeprefix("torch.")
-    return "bfloat16"
+_DTYPES = {
+    "half": "float16",
+    "float16": "float16",
+    "bfloat16": "bfloat16",
+    "float": "float32",
+    "float32": "float32",
+}
+
+
+def model_dtype(config: Mapping[str, Any], asked: str = "auto", weights: str = "") -> str:
+    """The dtype that vLLM serves the weights in, by upstream's rule for a model that generates text.
+
+    Args:
+        config: the contents of the model's `config.json`.
+        asked: `--dtype`. With `auto` the configuration's own counts, but float32, or one that is not served, becomes bfloat16.
+        weights: the dtype in the model's files, which counts where the configuration names none.
+
+    Raises:
+        ModelError: `asked` is none of upstream's words.
+    """
+    if asked != "auto":
+        if asked not in _DTYPES:
+            raise ModelError(f"--dtype {plain(asked, 40)} is none of auto, {', '.join(_DTYPES)}")
+        return _DTYPES[asked]
+    parts = (config, _text(config), config.get("vision_config"), config.get("encoder_config"))
+    named = (part.get(name) for part in parts if isinstance(part, Mapping) for name in ("dtype", "torch_dtype"))
+    own = next((plain(str(value), 40).removeprefix("torch.") for value in named if value), weights)
+    return "float16" if _DTYPES.get(own) == "float16" else "bfloat16"
 
 
 def linears(config: Mapping[str, Any], tp: int = 1) -> tuple[Linear, ...]:
@@ -55,7 +75,7 @@ def linears(config: Mapping[str, Any], tp: int = 1) -> tuple[Linear, ...]:
     if family is None:
         raise ModelError(f"the shapes of {plain(name, 80)} are not known here; known: {', '.join(sorted(FAMILIES))}")
     text = _text(config)
-    if config.get("quantization_config") or text.get("quantization_config"):
+    if any(part.get(name) for part in (config, text) for name in ("quantization_config", "compression_config")):
         raise ModelError("the model is quantized: its Linear layers do not use the unquantized GEMM")
     if tp < 1:
         raise ModelError(f"a tensor-parallel size of {tp} is none")

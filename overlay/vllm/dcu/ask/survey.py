@@ -21,11 +21,16 @@ from vllm.dcu.dispatch.rules import Call
 from vllm.dcu.records.kernels import LLMM1, broken_limit
 from vllm.dcu.records.strict import StrictError, parse_json, plain, read_bytes
 
-__all__ = ["Row", "as_text", "main", "read_config", "survey"]
+__all__ = ["Row", "as_text", "main", "read_config", "survey", "weights_dtype"]
 
 _MOST_BYTES = 16 << 20
 PREFILL_ROWS = 512
 """How many rows the prefill column asks about; any number but 1 gives the same answer."""
+
+WHERE_ONE_ROW = (
+    "N is 1 where one sequence decodes alone. Two at once, speculative decoding (N = 1 + guesses) and a step that a captured graph pads to "
+    "2 or more rows go to F.linear."
+)
 
 
 @dataclass(frozen=True)
@@ -56,13 +61,28 @@ def read_config(path: Path) -> dict[str, Any]:
     return data
 
 
-def survey(config: Mapping[str, Any], context: Context, tp: int = 1) -> tuple[Row, ...]:
-    """One row for each Linear of the model on one rank of `tp`.
+def weights_dtype(folder: Path) -> str:
+    """The one dtype in the headers of a folder's safetensors files, or "" where there are none or several."""
+    words = {"F16": "float16", "BF16": "bfloat16", "F32": "float32"}
+    found = set()
+    for file in sorted(folder.glob("*.safetensors")):
+        try:
+            with file.open("rb") as opened:
+                length = int.from_bytes(opened.read(8), "little")
+                head = parse_json(opened.read(min(length, _MOST_BYTES)), any_text=True)
+            found |= {words.get(entry["dtype"], "") for name, entry in head.items() if name != "__metadata__"}
+        except (OSError, StrictError, TypeError, KeyError, AttributeError):
+            return ""
+    return found.pop() if len(found) == 1 else ""
+
+
+def survey(config: Mapping[str, Any], context: Context, tp: int = 1, dtype: str = "") -> tuple[Row, ...]:
+    """One row for each Linear of the model on one rank of `tp`, its weights in `dtype` (by default `model_dtype`'s).
 
     Raises:
         ModelError: the model's shapes cannot be stated.
     """
-    return tuple(_row(linear, model_dtype(config), context) for linear in linears(config, tp))
+    return tuple(_row(linear, dtype or model_dtype(config), context) for linear in linears(config, tp))
 
 
 def _row(linear: Linear, dtype: str, context: Context) -> Row:
@@ -79,14 +99,16 @@ def _row(linear: Linear, dtype: str, context: Context) -> Row:
     )
 
 
-def as_text(rows: Sequence[Row], context: Context, tp: int) -> str:
+def as_text(rows: Sequence[Row], context: Context, tp: int, dtype: str = "") -> str:
     """The table for people."""
-    lines = [f"device {context.label}, tensor parallel {tp}", ""]
+    lines = [f"device {context.label}, tensor parallel {tp}{dtype and f', weights in {dtype}'}", ""]
     lines.append(f"{'Linear':28} {'M x K':>16} {'calls/step':>10}  {'decode, N=1':40} prefill")
     for row in rows:
         shape = f"{row.linear.m} x {row.linear.k}"
         decode = row.decode or f"F.linear [{', '.join(row.reasons)}]"
         lines.append(f"{row.linear.name:28} {shape:>16} {row.linear.calls:>10}  {decode:40} {row.prefill or 'F.linear'}")
+    if any(row.decode for row in rows):
+        lines += ["", WHERE_ONE_ROW]
     commands = [row.command for row in rows if row.command]
     if commands:
         lines += ["", "The kernel could compute these; on the device, this would say whether it should:", *commands]
@@ -99,14 +121,17 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("config", type=Path, help="a model folder, or its config.json")
     parser.add_argument("--tp", type=int, default=1, help="tensor-parallel size (default: %(default)s)")
     parser.add_argument("--arch", default="gfx936", help="assume a device of this arch (default: %(default)s)")
+    parser.add_argument("--dtype", default="auto", help="as for `vllm serve` (default: %(default)s)")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args(argv)
     context = context_for(args.arch)
     assert context is not None, "an assumed device is there"
-    rows = survey(read_config(args.config), context, args.tp)
+    config = read_config(args.config)
+    dtype = model_dtype(config, args.dtype, weights_dtype(args.config) if args.config.is_dir() else "")
+    rows = survey(config, context, args.tp, dtype)
     if args.json:
-        data = {"device": context.arch, "simulated": context.simulated, "tp": args.tp, "rows": [asdict(r) for r in rows]}
+        data = {"device": context.arch, "simulated": context.simulated, "tp": args.tp, "dtype": dtype, "rows": [asdict(r) for r in rows]}
         print(json.dumps(data, indent=2))
     else:
-        print(as_text(rows, context, args.tp))
+        print(as_text(rows, context, args.tp, dtype))
     return 0

@@ -16,6 +16,8 @@ __all__ = [
     "attention_refusal",
     "checkpoint_refusal",
     "kv_cache_refusal",
+    "kv_scheme_refusal",
+    "layer_refusal",
     "quantization_refusal",
     "withdraw",
 ]
@@ -43,12 +45,20 @@ _QUANTIZATION_SHUT = {
     "fp8": "fp8",
     "fbgemm_fp8": "fp8",
     "ptpc_fp8": "fp8",
+    "modelopt": "fp8",
+    "modelopt_mixed": "fp8",
     "mxfp4": "mx",
     "petit_nvfp4": "mx",
+    "modelopt_fp4": "mx",
+    "modelopt_mxfp8": "mx",
+    "fp_quant": "mx",
 }
 
 _FORMAT = re.compile(r"(?i)(?:(fp8|float8|ptpc_fp8|fbgemm_fp8)|mxfp|mx_|mx\d|nvfp|fp4|fp6|petit_nvfp4|float4)")
-_FORMAT_KEYS = frozenset({"quant_method", "quant_algo", "quant_type", "dtype", "format", "weight_dtype", "_type"})
+_FORMAT_KEYS = frozenset(
+    {"quant_method", "quant_algo", "kv_cache_quant_algo", "quant_type", "quant_format", "dtype", "format", "weight_dtype", "_type"}
+    | {"activation_dtype", "forward_dtype", "data_type", "act_data_type"}
+)
 
 _TRUE = frozenset({"1", "true"})
 _AITER_PREFIX = "VLLM_ROCM_USE_AITER"
@@ -118,9 +128,27 @@ def quantization_refusal(method: str) -> str | None:
 
 def kv_cache_refusal(dtype: str) -> str | None:
     """Why a KV cache of `dtype` (`--kv-cache-dtype`) may not be used; None where it may."""
-    if not dtype.startswith("fp8"):
+    return _kv_cache(f"--kv-cache-dtype {dtype}", dtype, "Use auto.")
+
+
+def layer_refusal(dtype: str) -> str | None:
+    """Why an attention layer may not keep its KV cache in `dtype`, whoever chose that; None where it may."""
+    return _kv_cache(
+        f"An attention layer with a KV cache of {dtype}", dtype, "The checkpoint or an override of it chose that; use another."
+    )
+
+
+def _kv_cache(subject: str, dtype: str, outcome: str) -> str | None:
+    found = _FORMAT.match(dtype)
+    return _sentence(subject, "fp8" if found.group(1) else "mx", outcome) if found else None
+
+
+def kv_scheme_refusal(scheme: object) -> str | None:
+    """Why a checkpoint with this `kv_cache_scheme` may not run: whatever it says, upstream's attention layer makes an fp8 cache of it."""
+    if not scheme:
         return None
-    return _sentence(f"--kv-cache-dtype {dtype}", "fp8", "Use auto.")
+    outcome = "Take kv_cache_scheme out of the quantization that its config.json describes: the weights stay as they are."
+    return _sentence("The checkpoint's kv_cache_scheme", "fp8", outcome)
 
 
 def checkpoint_refusal(config: object) -> str | None:

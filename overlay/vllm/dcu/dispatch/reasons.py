@@ -148,7 +148,7 @@ class Reason(Enum):
         "rows",
         Moment.CALL,
         "The number of activation rows is not the record's (N, the tokens of this step).",
-        "Nothing to do: prefill and batches are the generic operator's.",
+        "Nothing to do: prefill, batches, speculative decoding (N = 1 + guesses) and steps that a graph pads are the generic operator's.",
     )
     INNER = (
         "inner-dimension",

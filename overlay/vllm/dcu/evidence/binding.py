@@ -22,6 +22,21 @@ __all__ = ["Binding", "differences", "file_hash", "module_file", "observe_bindin
 
 _HIP_LIBRARIES = ("libgalaxyhip.so", "libamdhip64.so")
 """The HIP runtime as DTK ships it (with an ABI of its own, hashcat pull request 4758), and as ROCm names it."""
+_BLAS_LIBRARIES = ("librocblas.so", "libhipblaslt.so")
+_BLAS_VARIABLES = (
+    "TORCH_BLAS_PREFER_HIPBLASLT",
+    "ROCBLAS_USE_HIPBLASLT",
+    "ROCBLAS_TENSILE_LIBPATH",
+    "ROCBLAS_TENSILE_GEMM_OVERRIDE_PATH",
+    "HIPBLASLT_TENSILE_LIBPATH",
+    "HIPBLASLT_TUNING_OVERRIDE_FILE",
+    "PYTORCH_TUNABLEOP_ENABLED",
+    "PYTORCH_TUNABLEOP_TUNING",
+    "PYTORCH_TUNABLEOP_FILENAME",
+    "PYTORCH_TUNABLEOP_ROCBLAS_ENABLED",
+    "PYTORCH_TUNABLEOP_HIPBLASLT_ENABLED",
+)
+"""What torch and the two libraries read when they choose a kernel for a GEMM."""
 _SYS = Path("/sys")
 _CLASSES = ("0x0b40", "0x0300", "0x0302", "0x0380", "0x1200")
 """PCI classes that a DCU may have (0x0b40, a co-processor, was seen). The vendor's CPUs bring many functions of other classes."""
@@ -41,6 +56,8 @@ class Binding:
         extension: hash of the module that registers the kernel's operator (`vllm._rocm_C` for LLMM1, `vllm._dcu_C` for GEMV).
         driver: kernel driver and version.
         simulated: empty on a DCU; otherwise what is simulated or stands in, for people to read.
+        blas: what `F.linear` computes with, which every comparison was made against: the mapped rocBLAS and hipBLASLt, and the variables
+            that choose between and within them.
     """
 
     device: Annotated[str, Words(r"(\w{4}:\w{4}( \w{4}:\w{4})*)?", "PCI ids such as 1d94:6210")]
@@ -52,6 +69,7 @@ class Binding:
     extension: Annotated[str, Words(r"([0-9a-f]{64})?", "a sha256")]
     driver: str
     simulated: str = ""
+    blas: str = ""
 
     @property
     def label(self) -> str:
@@ -60,8 +78,11 @@ class Binding:
 
     @property
     def unknown(self) -> tuple[str, ...]:
-        """Names of the fields that could not be read. The DTK's version is for the reader: its library's hash binds."""
-        return tuple(name for name, value in _flat(self).items() if not value and name not in ("simulated", "python", "dtk"))
+        """Names of the fields that could not be read. The DTK's version is for the reader: its library's hash binds.
+
+        `blas` is always known: that no such library is mapped is an answer.
+        """
+        return tuple(name for name, value in _flat(self).items() if not value and name not in ("simulated", "python", "dtk", "blas"))
 
 
 def _flat(binding: Binding) -> dict[str, str]:
@@ -95,6 +116,7 @@ def observe_binding(
         extension=file_hash(extension or module_file(module)),
         driver=_driver(),
         simulated=simulated,
+        blas=_blas(),
     )
 
 
@@ -120,13 +142,30 @@ def _functions() -> list[Path]:
 
 
 def _hip_library() -> Path | None:
-    """The HIP library that this process runs on, as the kernel names it; not the one that a header came with."""
+    return _mapped(_HIP_LIBRARIES)
+
+
+def _mapped(names: tuple[str, ...]) -> Path | None:
+    """The first library of these names that this process runs on, as the kernel names it; not the one that a header came with."""
     try:
         lines = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         return None
     mapped = dict.fromkeys(Path(line.split(maxsplit=5)[-1]) for line in lines if " /" in line)
-    return next((path for name in _HIP_LIBRARIES for path in mapped if path.name.startswith(name)), None)
+    return next((path for name in names for path in mapped if path.name.startswith(name)), None)
+
+
+def _blas() -> str:
+    """Libraries by hash; variables by value, and by the hash of the file that they name."""
+    parts = []
+    for name in _BLAS_LIBRARIES:
+        library = _mapped((name,))
+        parts.append(f"{library.name} {file_hash(library)}" if library else f"no {name}")
+    for name in _BLAS_VARIABLES:
+        if value := os.environ.get(name, "").strip():
+            content = file_hash(Path(value)) if "/" in value or name.endswith("FILENAME") else ""
+            parts.append(f"{name}={value}" + (f" ({content})" if content else ""))
+    return ", ".join(parts)
 
 
 def _dtk(library: Path | None) -> str:

@@ -28,7 +28,7 @@ _DEPENDS: dict[str, frozenset[str]] = {
     "V0": frozenset({"vllm", "build"}),
     "V1": frozenset({"arch", "extension"}),
     "V2": frozenset({"device", "arch", "hip", "hip_runtime", "dtk", "driver", "extension"}),
-    "V2S": frozenset({"device", "arch", "hip", "hip_runtime", "dtk", "driver", "extension", "torch"}),
+    "V2S": frozenset({"device", "arch", "hip", "hip_runtime", "dtk", "driver", "extension", "torch", "blas"}),
     "V3": frozenset({"torch", "vllm", "build"}),
     "V4": frozenset({"torch", "vllm", "build", "extension"}),
 }

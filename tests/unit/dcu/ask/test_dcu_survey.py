@@ -9,7 +9,7 @@ import pytest
 from vllm.dcu.ask import survey as verb
 from vllm.dcu.ask.explain import context_for
 from vllm.dcu.ask.model_config import FAMILIES, ModelError, linears, model_dtype
-from vllm.dcu.ask.survey import survey
+from vllm.dcu.ask.survey import main, survey, weights_dtype
 from vllm.dcu.records.catalog import MISSION
 
 ID = MISSION.id
@@ -112,6 +112,53 @@ def test_a_layer_with_a_bias_is_never_suggested() -> None:
     assert row.linear.bias
     assert row.command is None
     assert not [row for row in survey(QWEN3_14B, context_for("gfx936")) if row.linear.bias]
+
+
+@pytest.mark.parametrize(
+    ("config", "asked", "weights", "served"),
+    [
+        ({"torch_dtype": "float32"}, "auto", "", "bfloat16"),
+        ({"dtype": "float64"}, "auto", "", "bfloat16"),
+        ({}, "auto", "", "bfloat16"),
+        ({}, "auto", "float16", "float16"),
+        ({}, "auto", "float32", "bfloat16"),
+        ({"dtype": "bfloat16"}, "auto", "float16", "bfloat16"),
+        ({"dtype": "float16", "text_config": {"dtype": "bfloat16"}}, "auto", "", "float16"),
+        ({"text_config": {"dtype": "float16"}}, "auto", "", "float16"),
+        ({"vision_config": {"dtype": "float16"}}, "auto", "", "float16"),
+        ({"dtype": "bfloat16"}, "half", "", "float16"),
+        ({"dtype": "float16"}, "bfloat16", "", "bfloat16"),
+        ({"dtype": "bfloat16"}, "float", "", "float32"),
+    ],
+)
+def test_the_dtype_is_what_upstream_serves_in(config: dict, asked: str, weights: str, served: str) -> None:
+    assert model_dtype(config, asked, weights) == served
+
+
+def test_a_float32_checkpoint_is_surveyed_as_it_is_served(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(QWEN3_14B | {"torch_dtype": "float32"}))
+    assert main([str(tmp_path)]) == 0
+    text = capsys.readouterr().out
+    assert "weights in bfloat16" in text
+    assert "llmm1-gfx936-bf16-n1-m34816-k5120" in text
+    assert "speculative decoding" in text, "said where hits are promised"
+    assert main([str(tmp_path), "--dtype", "float32", "--json"]) == 0
+    assert not any(row["decode"] for row in json.loads(capsys.readouterr().out)["rows"])
+    with pytest.raises(ModelError, match="none of auto, half"):
+        main([str(tmp_path), "--dtype", "int4"])
+
+
+def test_without_a_word_in_the_configuration_the_files_say_the_dtype(tmp_path: Path) -> None:
+    head = json.dumps({"__metadata__": {}, "w": {"dtype": "F16", "shape": [1], "data_offsets": [0, 2]}}).encode()
+    (tmp_path / "a.safetensors").write_bytes(len(head).to_bytes(8, "little") + head + b"00")
+    assert weights_dtype(tmp_path) == "float16"
+    (tmp_path / "b.safetensors").write_bytes(b"cut")
+    assert weights_dtype(tmp_path) == ""
+
+
+def test_a_model_that_says_compression_config_is_quantized() -> None:
+    with pytest.raises(ModelError, match="quantized"):
+        linears(QWEN3_14B | {"compression_config": {"quant_method": "compressed-tensors"}})
 
 
 def test_the_dtype_is_the_models_own() -> None:

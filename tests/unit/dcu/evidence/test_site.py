@@ -46,7 +46,7 @@ def test_an_exact_match_opens_a_record_of_the_site() -> None:
     assert explain(Call("bfloat16", 1, 14336, 5120), context(site=site), CATALOG + site.records).taken == SITE
 
 
-@pytest.mark.parametrize("name", ["device", "hip_runtime", "dtk", "build", "extension", "driver"])
+@pytest.mark.parametrize("name", ["device", "hip_runtime", "dtk", "build", "extension", "driver", "blas"])
 def test_any_other_field_of_the_binding_demotes(name: str) -> None:
     now = replace(BINDING, **{name: "other"})
     assert reasons(now, site_of(entry(), binding=now)) == (Reason.SITE_LAPSED,)
@@ -66,6 +66,14 @@ def test_a_changed_version_string_demotes_to_the_rung_that_still_holds(change: d
     assert Reason.SITE_LAPSED in reasons(now, site)
     assert site.status[BUILT_IN].state is State.LAPSED
     assert site.status[BUILT_IN].holds == holds
+
+
+def test_another_blas_takes_the_comparison_with_it_and_what_stands_on_that() -> None:
+    """What `F.linear` computes with: every rung that was measured against it, to the end-to-end claim."""
+    now = replace(BINDING, blas="librocblas.so.5 and another hash")
+    status = site_of(entry(), binding=now).status[BUILT_IN]
+    assert (status.state, status.holds) == (State.LAPSED, "V2")
+    assert "another blas" in status.sentence
 
 
 def test_a_demotion_says_once_what_differs_and_which_command_verifies_again() -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from vllm.dcu.evidence import binding
-from vllm.dcu.evidence.binding import observe_binding
+from vllm.dcu.evidence.binding import differences, observe_binding
 from vllm.dcu.evidence.ladder import Climb, Measure, Outcome, Result, Step, Trial, passed
 from vllm.dcu.manifest import Verdict
 from vllm.dcu.records.record import Toolchain
@@ -99,6 +99,37 @@ def test_the_hip_library_is_the_one_that_is_mapped(monkeypatch: pytest.MonkeyPat
     maps = "7f00-7f01 rw-p 00000000 00:00 0 \n" + "".join(f"7f02-7f03 r-xp 00000000 08:01 2    {path}\n" for path in mapped)
     monkeypatch.setattr(Path, "read_text", lambda self, **_: maps)
     assert binding._hip_library() == (None if found is None else Path(found))
+
+
+def test_the_blas_that_answers_is_in_the_binding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of: another library, a preference, tuning on, another file of tuned results, changes the binding."""
+    libraries = {name: tmp_path / f"{name}.so.4" for name in ("librocblas", "libhipblaslt")}
+    for path in libraries.values():
+        path.write_bytes(b"one")
+    maps = "".join(f"7f02-7f03 r-xp 00000000 08:01 2    {path}\n" for path in libraries.values())
+    read = Path.read_text
+    monkeypatch.setattr(Path, "read_text", lambda self, **k: maps if str(self) == "/proc/self/maps" else read(self, **k))
+    for name in binding._BLAS_VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    seen = [observe_binding("gfx936", TOOLS)]
+    assert hashlib.sha256(b"one").hexdigest() in seen[0].blas
+    for path in libraries.values():
+        path.write_bytes(b"another")
+        seen.append(observe_binding("gfx936", TOOLS))
+    tuned = tmp_path / "tuned.csv"
+    tuned.write_text("1")
+    for name, value in {
+        "TORCH_BLAS_PREFER_HIPBLASLT": "1", "PYTORCH_TUNABLEOP_ENABLED": "1", "PYTORCH_TUNABLEOP_FILENAME": str(tuned)
+    }.items():  # fmt: skip
+        monkeypatch.setenv(name, value)
+        seen.append(observe_binding("gfx936", TOOLS))
+    tuned.write_text("2")
+    seen.append(observe_binding("gfx936", TOOLS))
+    assert all(differences(a, b) == ("blas",) for a, b in itertools.pairwise(seen))
+    maps = ""
+    bare = observe_binding("gfx936", TOOLS)
+    assert "no librocblas.so, no libhipblaslt.so" in bare.blas
+    assert "blas" not in bare.unknown
 
 
 def pci(root: Path, slot: str, vendor: str, kind: str, driver: str, **files: str) -> None:
