@@ -44,20 +44,20 @@ constexpr std::int64_t kMaxElements = std::numeric_limits<std::int32_t>::max();
 // float4 loads.
 constexpr std::uint64_t kAlignment = 16;
 
-inline std::string operand_refusal(const Operand& t) {
+inline std::string operand_refusal(const Operand& t, const std::string& op = "LLMM1") {
   const std::string is = t.name + " is ";
-  if (!t.on_gpu) return is + "on " + t.device + "; LLMM1 needs a GPU tensor";
-  if (!t.strided) return is + "not a strided tensor; LLMM1 reads dense memory";
+  if (!t.on_gpu) return is + "on " + t.device + "; " + op + " needs a GPU tensor";
+  if (!t.strided) return is + "not a strided tensor; " + op + " reads dense memory";
   if (t.dim != 2)
-    return is + std::to_string(t.dim) + "-dimensional; LLMM1 needs 2 dimensions";
+    return is + std::to_string(t.dim) + "-dimensional; " + op + " needs 2 dimensions";
   if (!t.reduced_float)
-    return is + t.dtype + "; LLMM1 needs BFloat16 or Half";
+    return is + t.dtype + "; " + op + " needs BFloat16 or Half";
   if (t.wants_grad)
     return t.name +
-           " requires grad; LLMM1 has no backward: use it under "
+           " requires grad; " + op + " has no backward: use it under "
            "torch.no_grad() or torch.inference_mode()";
   if (!t.contiguous)
-    return is + "not contiguous; LLMM1 ignores strides: pass " + t.name +
+    return is + "not contiguous; " + op + " ignores strides: pass " + t.name +
            ".contiguous()";
   return "";
 }

@@ -8,6 +8,7 @@
 
 #include "dcu_arch.h"
 #include "dcu_contract.h"
+#include "dcu_operand.h"
 #include "dcu_ops.h"
 
 #if defined(VLLM_DCU_BESIDE_UPSTREAM)
@@ -41,31 +42,6 @@ namespace vllm_dcu {
 }  // namespace vllm_dcu
 #endif
 
-namespace {
-
-vllm_dcu::Operand operand(const char* name, const at::Tensor& tensor) {
-  vllm_dcu::Operand t;
-  t.name = name;
-  t.dim = tensor.dim();
-  if (t.dim == 2) {
-    t.rows = tensor.size(0);
-    t.cols = tensor.size(1);
-  }
-  t.dtype = c10::toString(tensor.scalar_type());
-  t.reduced_float = tensor.scalar_type() == at::kBFloat16 ||
-                    tensor.scalar_type() == at::kHalf;
-  t.device = tensor.device().str();
-  t.on_gpu = tensor.is_cuda();
-  t.strided = tensor.layout() == at::kStrided;
-  t.contiguous = t.strided && tensor.is_contiguous();
-  if (t.strided && t.on_gpu)
-    t.address = reinterpret_cast<std::uint64_t>(tensor.data_ptr());
-  t.wants_grad = at::GradMode::is_enabled() && tensor.requires_grad();
-  return t;
-}
-
-}  // namespace
-
 torch::Tensor dcu_LLMM1(at::Tensor& in_a, at::Tensor& in_b,
                         const int64_t rows_per_block) {
   // The dispatcher brings us here when either argument is on a GPU; upstream's own function follows in_b.
@@ -83,8 +59,8 @@ torch::Tensor dcu_LLMM1(at::Tensor& in_a, at::Tensor& in_b,
   }
 
   vllm_dcu::Llmm1Call call;
-  call.a = operand("in_a", in_a);
-  call.b = operand("in_b", in_b);
+  call.a = vllm_dcu::operand("in_a", in_a);
+  call.b = vllm_dcu::operand("in_b", in_b);
   call.rows_per_block = rows_per_block;
   call.wavefront = properties->warpSize;
   const std::string refusal = vllm_dcu::llmm1_refusal(call);

@@ -309,7 +309,38 @@ function(dcu_split_rocm_extension)
     set_property(SOURCE ${_unit} APPEND PROPERTY COMPILE_DEFINITIONS VLLM_DCU_STAND_IN)
   endif()
   dcu_check_routing("${_unit}")
+  dcu_add_own_kernels("${_dcu}" "${_readable}")
   message(STATUS "DCU: _rocm_C has LLMM1 for ${_dcu}; all of upstream's for '${_others}'")
+endfunction()
+
+#
+# _dcu_C: this project's own kernels, for the DCU archs of the list alone. It is compiled with _rocm_C's flags and shares no object
+# with it. The sources are HIP as they stand: nothing of upstream's hipify step, whose shape changes between releases, is needed.
+# DCU_KERNELS=0 in the environment leaves it out.
+#
+function(dcu_add_own_kernels ARCHS OPTIONS)
+  if("$ENV{DCU_KERNELS}" STREQUAL "0")
+    message(STATUS "DCU: _dcu_C is left out (DCU_KERNELS=0)")
+    return()
+  endif()
+  set_source_files_properties(csrc/dcu/gemv.cu PROPERTIES LANGUAGE HIP)
+  Python_add_library(_dcu_C MODULE USE_SABI 3 WITH_SOABI csrc/dcu/bindings.cpp csrc/dcu/gemv.cu)
+  foreach(_property IN ITEMS INCLUDE_DIRECTORIES COMPILE_DEFINITIONS LINK_LIBRARIES)
+    get_target_property(_value _rocm_C ${_property})
+    if(_value)
+      list(TRANSFORM _value REPLACE "TORCH_EXTENSION_NAME=_rocm_C" "TORCH_EXTENSION_NAME=_dcu_C")
+      set_property(TARGET _dcu_C PROPERTY ${_property} "${_value}")
+    endif()
+  endforeach()
+  # Before the build tree's copy of the headers, which hipify makes for other targets.
+  target_include_directories(_dcu_C BEFORE PRIVATE "${CMAKE_CURRENT_SOURCE_DIR}/csrc")
+  set_property(TARGET _dcu_C PROPERTY COMPILE_OPTIONS "${OPTIONS}")
+  set_target_properties(_dcu_C PROPERTIES HIP_ARCHITECTURES "${ARCHS}" EXCLUDE_FROM_ALL TRUE)
+  if(VLLM_DCU_STAND_IN)
+    target_compile_definitions(_dcu_C PRIVATE VLLM_DCU_STAND_IN)
+  endif()
+  install(TARGETS _dcu_C LIBRARY DESTINATION vllm COMPONENT _dcu_C OPTIONAL)
+  message(STATUS "DCU: _dcu_C has this project's kernels for ${ARCHS}")
 endfunction()
 
 # No device unit of csrc/rocm but ours may be left with a DCU among its archs, in whatever target upstream puts it.

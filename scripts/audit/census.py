@@ -22,6 +22,10 @@ from scripts.upstream.releases import read_pin
 __all__ = ["CENSUS", "Op", "main", "registered", "render", "take"]
 
 CENSUS = ROOT / "docs" / "native-census.md"
+_OURS = {
+    "csrc/rocm/dcu_bindings.cpp": "csrc/rocm/dcu_llmm1.cu (text of csrc/rocm/skinny_gemms.cu)",
+    "csrc/dcu/bindings.cpp": "csrc/dcu/gemv.cu",
+}
 _STANDINGS = {
     "record": "compiled for gfx936 by this project; opened by a capability record only",
     "built": "upstream's, built for gfx936, not verified by this project",
@@ -120,8 +124,8 @@ def take(built: Configured) -> list[Op]:
                 f"{command.unit} registers no op", done.stderr.strip()[-200:] or "none was found in it", "adapt scripts/audit/census.py"
             )
         for (library, name), function in here.items():
-            mine = command.unit == "csrc/rocm/dcu_bindings.cpp"
-            unit = "csrc/rocm/dcu_llmm1.cu (text of csrc/rocm/skinny_gemms.cu)" if mine else _unit_of(function, command.target, sources)
+            mine = command.unit in _OURS
+            unit = _OURS[command.unit] if mine else _unit_of(function, command.target, sources)
             # A declaration whose implementation is registered elsewhere, in a unit that only CUDA builds.
             bound = mine or bool(function)
             ops.append(Op(library, name, unit if bound else "", "record" if mine else "built" if bound else "declared"))

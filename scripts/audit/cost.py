@@ -19,7 +19,7 @@ __all__ = ["Cost", "measure_costs"]
 
 @dataclass(frozen=True)
 class Cost:
-    """CPU seconds (user + system) of the units of one `_rocm_C`."""
+    """CPU seconds (user + system) of the units of one `_rocm_C`, and of `_dcu_C` where there is one."""
 
     what: str
     units: dict[str, float]
@@ -39,7 +39,7 @@ def _cost(what: str, built: Configured, hipify_for: str) -> Cost:
     compile_targets(built, [hipify_for])  # makes the hipified sources, which are not counted
     units = {}
     for command in commands(built):
-        if not command.target.startswith("_rocm_C"):
+        if not command.target.startswith(("_rocm_C", "_dcu_C")):
             continue
         with tempfile.TemporaryDirectory() as folder:
             before = _children()

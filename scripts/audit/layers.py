@@ -20,6 +20,7 @@ __all__ = [
 ]
 
 DCU_UNIT = "csrc/rocm/dcu_llmm1.hip"
+OWN_UNIT, OWN_BINDINGS = "csrc/dcu/gemv.cu", "csrc/dcu/bindings.cpp"
 # Which unit of _rocm_C gets which archs, for each arch list that is configured.
 EXPECTED_ROUTING: dict[str, dict[str, frozenset[str]]] = {
     "gfx936;gfx90a": {
@@ -58,6 +59,12 @@ def routing_faults(archs: str, commands: Sequence[Command], expected: Mapping[st
     mixed = "csrc/rocm/torch_bindings.cpp" in wanted and DCU_UNIT in wanted
     if redirected != mixed:
         faults.append(f"{archs}: the op LLMM1 is bound to {'dcu_LLMM1' if redirected else 'upstream'}; the other was expected")
+    own = {command.unit: command.offload for command in commands if command.target == "_dcu_C"}
+    dcu = wanted.get(DCU_UNIT, frozenset())
+    expected_own = {OWN_UNIT: dcu, OWN_BINDINGS: frozenset[str]()} if dcu else {}
+    if own != expected_own:
+        said = ", ".join(f"{unit} for {_names(where)}" for unit, where in sorted(own.items()))
+        faults.append(f"{archs}: _dcu_C is compiled from {said or 'nothing'}; its units are for {_names(dcu)}")
     everywhere = frozenset(archs.split(";"))
     for command in commands:
         if not command.target.startswith("_rocm_C") and command.unit.endswith(".hip") and command.offload != everywhere:
@@ -83,10 +90,14 @@ def commands_faults(upstream: Configured, patched: Configured, ours: Sequence[Co
 
 
 def identical_files_faults(upstream: Path, patched: Path) -> list[str]:
-    """Layer c: below csrc/, the patched tree differs from upstream by new dcu_* files only."""
+    """Layer c: below csrc/, the patched tree differs from upstream by new dcu_* files and the folder csrc/dcu only."""
     left, right = _sums(upstream), _sums(patched)
     faults = [f"csrc/{name} is gone" for name in sorted(left.keys() - right.keys())]
-    faults += [f"csrc/{name} is new and not a dcu_ file" for name in sorted(right.keys() - left.keys()) if "/dcu_" not in "/" + name]
+    faults += [
+        f"csrc/{name} is new and not a dcu_ file"
+        for name in sorted(right.keys() - left.keys())
+        if not ("/dcu_" in "/" + name or name.startswith("dcu/"))
+    ]
     faults += [f"csrc/{name} differs from upstream's" for name in sorted(left.keys() & right.keys()) if left[name] != right[name]]
     return faults
 

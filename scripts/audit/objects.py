@@ -1,4 +1,4 @@
-"""What a compiled library holds for a device, and whether that is LLMM1 and nothing else.
+"""What a compiled library holds for a device, and whether that is LLMM1, or this project's own kernels, and nothing else.
 
 Facts come from the code objects themselves: the kernel metadata the loader reads, and the disassembly. The rules take
 facts, so that each can be shown to fail on a planted fault.
@@ -21,6 +21,7 @@ from pathlib import Path
 import msgspec
 from vllm.dcu.device.codeobjects import CodeObjectError, code_objects
 from vllm.dcu.device.kernelnotes import KernelNote, NoteError, kernel_notes, wave_faults
+from vllm.dcu.records.gemv import MOST_N
 
 from scripts.audit.toolchain import Toolchain
 from scripts.common import errors
@@ -28,11 +29,14 @@ from scripts.common import errors
 __all__ = [
     "DCU_NAMESPACE",
     "FORBIDDEN",
+    "GEMV_KERNELS",
     "LLMM1_KERNELS",
     "DeviceCode",
     "LlvmTools",
     "device_code",
     "dtk_tools",
+    "gemv_faults",
+    "holds",
     "library_of",
     "llmm1_faults",
     "private_tools",
@@ -43,7 +47,23 @@ DCU_NAMESPACE = "vllm_dcu::selected::"
 _ROWS = (2, 4, 8, 16)
 # Exactly the kernels that LLMM1's host function can launch, in the namespace that cmake/dcu.cmake selects them into.
 LLMM1_KERNELS = {f"{DCU_NAMESPACE}LLGemm1_kernel<c10::{dtype}, {rows}>": rows for dtype in ("BFloat16", "Half") for rows in _ROWS}
-FORBIDDEN = re.compile(r"v_dot2\w*|v_mfma\w*|v_smfma\w*|s_trap")
+# Exactly the kernels of csrc/dcu/gemv_variants.h -> bytes of LDS: one float for each wave of a block, activation and row of a wave.
+_BLOCK_WAVES = 8
+_GEMV = "vllm_dcu::gemv::"
+GEMV_KERNELS = {
+    f"{_GEMV}dcu_gemv<{_GEMV}{dtype}, {n}, {rows}, {loads}>": n * rows * _BLOCK_WAVES * 4
+    for (rows, loads), most_n in MOST_N.items()
+    for n in range(1, most_n + 1)
+    for dtype in ("BFloat16", "Half")
+}
+FORBIDDEN = re.compile(r"v_dot\w*|v_s?mfma\w*|v_\w*mmac\w*|s_trap")
+# What plain arithmetic, loads, shuffles through LDS and one atomic of a counter compile to; anything else in our own kernels is looked at.
+EXPECTED = re.compile(
+    r"s_(?!trap|sendmsg|setprio|sleep|dcache|icache)\w+"
+    r"|v_(mov|add|addc|sub|subb|subrev|mul|mad|fma|fmac|mac|cvt|and|or|xor|not|lshl|lshr|ashr|lshlrev|lshrrev|ashrrev|bfe|bfi|perm|cndmask"
+    r"|cmp|cmpx|readfirstlane|readlane|mbcnt|alignbit|alignbyte|pack|min|max|med3|rcp|add3|swap|nop)(_\w+)?"
+    r"|ds_(read|write|bpermute|swizzle)\w*|(global|flat)_(load|store)\w*|(global|flat)_atomic_add(_x2|_u64)?"
+)
 
 
 @dataclass(frozen=True)
@@ -170,6 +190,32 @@ def llmm1_faults(code: DeviceCode) -> list[str]:
     return faults
 
 
+def gemv_faults(codes: Sequence[DeviceCode], dcu: str) -> list[str]:
+    """Why `_dcu_C` is not this project's kernels for `dcu` and nothing else, one sentence a fault."""
+    if [code.arch for code in codes] != [dcu]:
+        return [f"_dcu_C holds code objects for {', '.join(code.arch for code in codes) or 'no arch'}; exactly one, for {dcu}, is expected"]
+    (code,) = codes
+    where = f"_dcu_C, {code.arch}"
+    faults = []
+    names = Counter(kernel.name for kernel in code.kernels)
+    faults += [f"{where}: kernel {name} is none of csrc/dcu/gemv_variants.h" for name in sorted(names.keys() - GEMV_KERNELS.keys())]
+    faults += [f"{where}: kernel {name} is missing" for name in sorted(GEMV_KERNELS.keys() - names.keys())]
+    faults += [f"{where}: kernel {name} is there {times} times" for name, times in sorted(names.items()) if times != 1]
+    for kernel in code.kernels:
+        faults += [f"{where}: {fault}" for fault in wave_faults(kernel, None)]
+        if kernel.lds != GEMV_KERNELS.get(kernel.name, kernel.lds):
+            faults.append(f"{where}: {kernel.name} has {kernel.lds} bytes of LDS, not {GEMV_KERNELS[kernel.name]}")
+        if kernel.scratch or kernel.vgpr_spills or kernel.sgpr_spills:
+            spills = kernel.vgpr_spills + kernel.sgpr_spills
+            faults.append(f"{where}: {kernel.name} uses {kernel.scratch} bytes of scratch, {spills} spills; expected none")
+    for name, count in sorted(code.instructions.items()):
+        if FORBIDDEN.fullmatch(name):
+            faults.append(f"{where}: instruction {name} occurs {count} times; a DCU lacks it or it aborts")
+        elif not EXPECTED.fullmatch(name):
+            faults.append(f"{where}: instruction {name} occurs {count} times; the source has no use for it")
+    return faults
+
+
 def split_faults(codes: Sequence[DeviceCode], dcu: str, others: frozenset[str]) -> list[str]:
     """Why a module is not the split it should be: LLMM1 alone for `dcu`, other code for exactly `others`."""
     faults = []
@@ -191,12 +237,18 @@ def _names(archs: frozenset[str]) -> str:
     return ", ".join(sorted(archs)) or "none"
 
 
+def holds(wheel: Path, module: str) -> bool:
+    """Whether a wheel has an extension module of that name."""
+    with zipfile.ZipFile(wheel) as archive:
+        return any(re.fullmatch(rf"vllm/{module}[^/]*\.so", name) for name in archive.namelist())
+
+
 @contextmanager
-def library_of(path: Path) -> Iterator[Path]:
-    """The _rocm_C library of a wheel (unpacked into a temporary folder), or `path` itself where it is a library.
+def library_of(path: Path, module: str = "_rocm_C") -> Iterator[Path]:
+    """The library of an extension module of a wheel (unpacked into a temporary folder), or `path` itself where it is a library.
 
     Raises:
-        errors.MissingInput: there is no such file, or no _rocm_C in it.
+        errors.MissingInput: there is no such file, or no such module in it.
     """
     if not path.is_file():
         raise errors.MissingInput(f"{path} is not a file", "the audit reads a wheel or a library", "give its path: WHEEL=dist/vllm-....whl")
@@ -204,10 +256,10 @@ def library_of(path: Path) -> Iterator[Path]:
         yield path
         return
     with zipfile.ZipFile(path) as wheel, tempfile.TemporaryDirectory(prefix="gfx936-wheel-") as folder:
-        names = [name for name in wheel.namelist() if re.fullmatch(r"vllm/_rocm_C[^/]*\.so", name)]
+        names = [name for name in wheel.namelist() if re.fullmatch(rf"vllm/{module}[^/]*\.so", name)]
         if len(names) != 1:
             raise errors.MissingInput(
-                f"{path.name} holds {len(names)} vllm/_rocm_C libraries",
+                f"{path.name} holds {len(names)} vllm/{module} libraries",
                 "a build for a DCU has exactly one; a CPU or pure-Python wheel has none",
                 "build with TARGET=rocm and PYTORCH_ROCM_ARCH=gfx936",
             )

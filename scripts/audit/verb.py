@@ -19,7 +19,17 @@ from pathlib import Path
 from scripts.audit import layers
 from scripts.audit.configure import AUDIT, Bench, Command, Configured, commands, compile_targets, configure, run_unit
 from scripts.audit.cost import measure_costs
-from scripts.audit.objects import LlvmTools, device_code, dtk_tools, library_of, llmm1_faults, private_tools, split_faults
+from scripts.audit.objects import (
+    LlvmTools,
+    device_code,
+    dtk_tools,
+    gemv_faults,
+    holds,
+    library_of,
+    llmm1_faults,
+    private_tools,
+    split_faults,
+)
 from scripts.audit.toolchain import ensure
 from scripts.common import errors
 from scripts.common.files import atomic_write, hold, new_folder, say
@@ -34,6 +44,7 @@ __all__ = ["Report", "audit_tree", "audit_wheel", "bench_of", "main", "upstream_
 _OBJECT = "CMakeFiles/{}.dir/{}.o"
 _SKINNY = "csrc/rocm/skinny_gemms.hip"
 _MODULE = "_rocm_C.abi3.so"
+_OWN_MODULE = "_dcu_C.abi3.so"
 _WAVE32 = "WARP_SIZE in device code is not the 64 lanes"
 _NOT_A_DCU = "dcu_llmm1.cu is being compiled for a device that is not a DCU"
 _NO_DOT2C = "instruction not supported on this GPU"
@@ -127,6 +138,14 @@ def _layer_b(report: Report, bench: Bench, tools: LlvmTools) -> None:
         (module,) = compile_targets(built, [_MODULE])
         codes = device_code(module, tools)
         mine = [code for code in codes if code.arch == dcu]
+        (own,) = compile_targets(built, [_OWN_MODULE])
+        own_codes = device_code(own, tools)
+        report.check(
+            "objects",
+            f"_dcu_C for {archs} holds the kernels of csrc/dcu/gemv_variants.h alone, for {dcu} alone, without scratch",
+            gemv_faults(own_codes, dcu) + ([] if b"gemv(Tensor weight" in own.read_bytes() else ["the op gemv is not bound"]),
+            kernels=len(own_codes[0].kernels) if own_codes else 0,
+        )
         report.check(
             "objects",
             f"the linked module for {archs} holds LLMM1 alone for {dcu}",
@@ -283,6 +302,10 @@ def audit_wheel(path: Path, dcu: str = "gfx936") -> Report:
         codes = device_code(library, tools)
     others = frozenset(code.arch for code in codes) - {dcu}
     report.check("objects", f"{path.name} holds LLMM1 alone for {dcu}", split_faults(codes, dcu, others), others=sorted(others))
+    if path.suffix == ".whl" and holds(path, "_dcu_C"):
+        with library_of(path, "_dcu_C") as library:
+            own = device_code(library, tools)
+        report.check("objects", f"{path.name}: _dcu_C holds the kernels of csrc/dcu/gemv_variants.h alone", gemv_faults(own, dcu))
     return report
 
 

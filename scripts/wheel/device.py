@@ -28,11 +28,15 @@ from scripts.common.paths import BUILD, OFFLINE, TREE, shown
 from scripts.machine import archs, doctor_device, dtk, facts, memory, versions
 from scripts.machine.interpreter import Facts
 
-__all__ = ["COMPONENTS", "Built", "Plan", "compile_native", "compiled", "configure", "only_rocm", "plan", "wheel_tag"]
+__all__ = ["COMPONENTS", "OWN_KERNELS", "Built", "Plan", "compile_native", "compiled", "configure", "only_rocm", "plan", "wheel_tag"]
 
+OWN_KERNELS = "_dcu_C"
+"""The extension of this project's own kernels: no part of upstream's build, and a wheel is whole without it."""
+_DCU_KERNELS = ("", "required", "0")
 COMPONENTS = ("_C", "_moe_C", "cumem_allocator", "_rocm_C", "triton_kernels")
 # What a compiler that ran out of memory leaves: clang's and gcc's words, and the shell's exit code as ninja shows it.
 _KILLED = re.compile(r"\bKilled\b|code=137|out of memory|[Cc]annot allocate memory|std::bad_alloc")
+_OUT_OF_MEMORY = "the compiler was killed: out of memory"
 _STATUS = re.compile(r"^\[(\d+)/(\d+)\] (.*)")
 
 
@@ -52,6 +56,7 @@ class Plan:
         launcher: `ccache` or `sccache`, or "".
         triton_kernels: folder of the pinned local copy, or None: left out.
         components: what is built, of COMPONENTS.
+        dcu_kernels: of _DCU_KERNELS: `_dcu_C` where the compiler takes it, whatever happens, or not at all.
     """
 
     toolchain: dtk.Dtk
@@ -67,6 +72,7 @@ class Plan:
     launcher: str
     triton_kernels: Path | None
     components: tuple[str, ...]
+    dcu_kernels: str = ""
 
     @property
     def folder(self) -> Path:
@@ -89,6 +95,7 @@ class Plan:
             archs.VARIABLE: ";".join(self.archs),
             "TRITON_KERNELS_SRC_DIR": str(self.triton_kernels or self.folder / "no-triton-kernels"),
             "VLLM_TARGET_DEVICE": "rocm",
+            "DCU_KERNELS": self.dcu_kernels,
         }
         return {**for_build(self.toolchain.env), **mine}
 
@@ -98,13 +105,20 @@ class Plan:
         dcus = archs.dcu_archs()
         return tuple(sorted({self.stand_in if self.stand_in and arch in dcus else arch for arch in self.archs}))
 
+    @property
+    def made_for_dcus(self) -> tuple[str, ...]:
+        """Those of them that are made for a DCU."""
+        dcus = sorted(archs.dcu_archs() & set(self.archs))
+        return ((self.stand_in,) if dcus else ()) if self.stand_in else tuple(dcus)
+
 
 @dataclass(frozen=True)
 class Built:
-    """The result of a compile: wheel path -> file, and what the manifest says of the toolchain."""
+    """The result of a compile: wheel path -> file, what the manifest says of the toolchain, and why `_dcu_C` is not there (empty: it is)."""
 
     files: Mapping[str, Path]
     toolchain: Mapping[str, str]
+    left_out: str
 
 
 def plan(environ: Mapping[str, str] | None = None) -> Plan:
@@ -139,7 +153,7 @@ def _plan(items: tuple[tuple[str, str], ...]) -> Plan:
     jobs, _ = versions.jobs(memory.processors(), memory.available_gb(), environ.get("MAX_JOBS"))
     return Plan(
         toolchain, compiler, dtk.version_line(compiler, toolchain.env), root, machine.python, chosen, stand_in, jobs, cmake, ninja,
-        _launcher(toolchain.env), _triton_kernels(environ), _components(environ, stand_in),
+        _launcher(toolchain.env), _triton_kernels(environ), _components(environ, stand_in), _own_kernels(environ),
     )  # fmt: skip
 
 
@@ -169,6 +183,17 @@ def _components(environ: Mapping[str, str], stand_in: str) -> tuple[str, ...]:
             "unset ROCM_COMPONENTS; `make ext` builds _rocm_C alone, for a try in build/vllm",
         )
     return tuple(part for part in COMPONENTS if part in asked)
+
+
+def _own_kernels(environ: Mapping[str, str]) -> str:
+    asked = environ.get("DCU_KERNELS", "").strip()
+    if asked not in _DCU_KERNELS:
+        raise errors.UserError(
+            f"DCU_KERNELS={asked!r} is neither required nor 0",
+            "it says what becomes of the build where _dcu_C, this project's own kernels, does not compile",
+            "unset it (then the wheel is made without them and says so), or set it to `required` or `0`",
+        )
+    return asked
 
 
 def _launcher(env: Mapping[str, str]) -> str:
@@ -291,7 +316,7 @@ def run_ninja(p: Plan, targets: Sequence[str]) -> None:
     if killed:
         fewer = max(1, p.jobs // 2)
         raise errors.CannotBuild(
-            f"the compiler was killed: out of memory with {p.jobs} job(s)",
+            f"{_OUT_OF_MEMORY} with {p.jobs} job(s)",
             f"the kernel ends the largest process when memory runs out; {memory.available_gb():.1f} GB are free now",
             f"MAX_JOBS={fewer} make build TARGET=rocm" + ("" if p.jobs > 1 else ", on a machine or container with more memory")
             + " (what is compiled stays compiled)",
@@ -302,15 +327,36 @@ def run_ninja(p: Plan, targets: Sequence[str]) -> None:
     raise errors.CannotBuild("compiling failed", first, f"the whole output is in {shown(p.log)}; after a fix the same command resumes")
 
 
-def compiled(p: Plan) -> dict[str, Path]:
-    """Install the plan's components into a fresh folder; wheel path -> file.
+def own_kernels(p: Plan) -> str:
+    """Compile `_dcu_C`, after the rest. Returns why it is not there; empty where it is.
+
+    Raises:
+        errors.CannotBuild: DCU_KERNELS=required and it does not compile; or the compiler was killed, which is no verdict on the code.
+    """
+    if p.dcu_kernels == "0":
+        return "DCU_KERNELS=0"
+    if "_rocm_C" not in p.components or not archs.dcu_archs() & set(p.archs):
+        return "no DCU among the archs"
+    try:
+        run_ninja(p, [OWN_KERNELS])
+    except errors.CannotBuild as error:
+        if p.dcu_kernels == "required" or _OUT_OF_MEMORY in error.what:
+            raise
+        say(f"{OWN_KERNELS} is left out, this compiler refuses it: {error.why}")
+        return f"the compiler refused it: {error.why}"
+    return ""
+
+
+def compiled(p: Plan, own: bool) -> dict[str, Path]:
+    """Install the plan's components, and `_dcu_C` where `own`, into a fresh folder; wheel path -> file.
 
     Raises:
         errors.CannotBuild: a component left nothing.
     """
     stage = p.folder / "stage"
     with new_folder(stage) as work:
-        for part in p.components:
+        parts = (*p.components, *((OWN_KERNELS,) if own else ()))
+        for part in parts:
             if part == "triton_kernels" and p.triton_kernels is None:
                 continue
             argv = [str(p.cmake), "--install", str(p.folder), "--prefix", str(work), "--component", part]
@@ -319,7 +365,7 @@ def compiled(p: Plan) -> dict[str, Path]:
                 lines = done.stderr.strip().splitlines() or ["no message"]
                 raise errors.CannotBuild(f"{part} could not be installed from the build", lines[0], f"read {shown(p.log)}")
     files = {file.relative_to(stage).as_posix(): file for file in sorted(stage.rglob("*")) if file.is_file()}
-    for part in p.components:
+    for part in parts:
         if part != "triton_kernels" and not any(re.fullmatch(rf"vllm/{part}[^/]*\.so", path) for path in files):
             raise errors.CannotBuild(f"the build left no vllm/{part}*.so", "the wheel would lack it", f"read {shown(p.log)}")
     return files
@@ -339,9 +385,10 @@ def check_code_objects(p: Plan, files: Mapping[str, Path]) -> None:
             found = module.code_object_targets(file)
         except module.CodeObjectError as error:
             raise errors.CannotBuild(f"{path} cannot be checked", str(error), "build it as the message says") from error
-        if found != set(p.made):
+        wanted = set(p.made_for_dcus if OWN_KERNELS in path else p.made)
+        if found != wanted:
             raise errors.CannotBuild(
-                f"{path} holds device code for {', '.join(sorted(found)) or 'no arch'}, not for {', '.join(p.made)}",
+                f"{path} holds device code for {', '.join(sorted(found)) or 'no arch'}, not for {', '.join(sorted(wanted))}",
                 "on a device without code of its own every kernel fails with hipErrorNoBinaryForGpu",
                 f"remove {shown(p.folder)} and build again; if it stays, read {shown(p.log)}",
             )
@@ -354,9 +401,10 @@ def compile_native(p: Plan) -> Built:
     configure(p)
     check_commands(p)
     run_ninja(p, [part for part in p.components if part != "triton_kernels"])
-    files = compiled(p)
+    left_out = own_kernels(p)
+    files = compiled(p, own=not left_out)
     check_code_objects(p, files)
-    return Built(files, toolchain(p))
+    return Built(files, {**toolchain(p), "dcu_kernels": f"left out: {left_out}" if left_out else OWN_KERNELS}, left_out)
 
 
 def wheel_tag(p: Plan) -> str:
@@ -383,5 +431,5 @@ def toolchain(p: Plan) -> dict[str, str]:
 
 
 def only_rocm(p: Plan) -> Plan:
-    """The same plan for _rocm_C alone."""
+    """The same plan for _rocm_C, and _dcu_C with it."""
     return replace(p, components=("_rocm_C",))

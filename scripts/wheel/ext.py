@@ -1,4 +1,4 @@
-"""ext: only _rocm_C again, incrementally, into build/vllm (needs the DTK); edits in build/vllm are compiled as they are."""
+"""ext: only _rocm_C and _dcu_C again, incrementally, into build/vllm (needs the DTK); edits in build/vllm are compiled as they are."""
 
 from __future__ import annotations
 
@@ -28,4 +28,6 @@ def main(argv: Sequence[str]) -> int:
             shutil.copyfile(file, part)
             part.replace(TREE / path)
             print(f"{shown(TREE / path)}: {', '.join(plan.made)}" + (f" (stand-in for {';'.join(plan.archs)})" if plan.stand_in else ""))
+        if built.left_out:
+            print(f"{device.OWN_KERNELS} is left out: {built.left_out}")
     return 0

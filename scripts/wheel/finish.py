@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import zipfile
 from pathlib import Path
 
 from scripts.common import errors
@@ -34,6 +36,7 @@ def check_and_say(wheel: Path) -> None:
     except errors.Fatal:
         set_aside(wheel)
         raise
+    print(own_kernels(wheel))
     if plan.stand_in:
         print(f"stand-in arch {plan.stand_in}: this wheel is for inspection; pip takes it nowhere, and there is no line to install it")
         return
@@ -45,6 +48,15 @@ def check_and_say(wheel: Path) -> None:
         print(f"where one of these is in the way, delete its line in {shown(constraint)} (never the vendor's), or leave it as it is:")
         for line in held:
             print(f"  {line}")
+
+
+def own_kernels(wheel: Path) -> str:
+    """One line: whether the wheel has this project's own kernels, and why not. From its manifest, which says what was built."""
+    with zipfile.ZipFile(wheel) as archive:
+        said = str(json.loads(archive.read("vllm/dcu/manifest.json"))["toolchain"].get("dcu_kernels", ""))
+    if said == device.OWN_KERNELS:
+        return f"{said}: in the wheel; closed until `python -m vllm.dcu verify --kernel GEMV` has run on the device"
+    return f"{device.OWN_KERNELS} {said} (DCU_KERNELS=required makes that an error)"
 
 
 def set_aside(wheel: Path) -> Path:
@@ -78,7 +90,7 @@ def audit(wheel: Path, plan: device.Plan) -> str:
         if report.faults:
             raise errors.CheckFailed(
                 f"the audit of {wheel.name} found {report.faults} fault(s)",
-                "only LLMM1 may be compiled for a DCU; each fault is listed above",
+                "only LLMM1 and the kernels of csrc/dcu may be compiled for a DCU; each fault is listed above",
                 "do not use this build; report it with the log of the build",
             )
     return ""
