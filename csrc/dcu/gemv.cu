@@ -59,15 +59,20 @@ struct Key {
 struct Counter {
   unsigned long long* count = nullptr;             // device memory
   volatile unsigned long long* seen = nullptr;     // host memory
-  volatile unsigned long long* mapped = nullptr;   // the same as the device sees it
+  unsigned long long* mapped = nullptr;            // the same as the device sees it
   std::atomic<int> used{0};
   std::array<Key, kCells> keys;
+};
+
+struct Cell {
+  unsigned long long* count;
+  unsigned long long* mapped;
 };
 
 std::array<Counter, kDevices> counters;
 std::mutex filling;
 
-gemv::Launches cell_of(const Key& key) {
+Cell cell_of(const Key& key) {
   if (key.device >= kDevices) return {nullptr, nullptr};
   Counter& c = counters[key.device];
   if (!c.count) return {nullptr, nullptr};
@@ -156,7 +161,7 @@ at::Tensor dcu_gemv(const at::Tensor& weight, const at::Tensor& x, int64_t varia
   const bool bf16 = x.scalar_type() == at::kBFloat16;
   const gemv::Kernel kernel = bf16 ? gemv::kernel_of<gemv::BFloat16>(chosen, n) : gemv::kernel_of<gemv::Half>(chosen, n);
   const gemv::Shape shape = gemv::shape_of(chosen, m, k);
-  const Key key{device.index(), static_cast<int64_t>(x.scalar_type()), n, m, k, variant};
+  const Cell cell = cell_of({device.index(), static_cast<int64_t>(x.scalar_type()), n, m, k, variant});
   const dim3 grid(gemv::blocks_of(shape)), block(chosen.waves * gemv::kLanes);
 #if defined(USE_ROCM)
   const hipStream_t stream = at::hip::getCurrentHIPStreamMasqueradingAsCUDA();
@@ -165,7 +170,7 @@ at::Tensor dcu_gemv(const at::Tensor& weight, const at::Tensor& x, int64_t varia
 #endif
   kernel<<<grid, block, 0, stream>>>(
       static_cast<const gemv::Words*>(weight.data_ptr()), static_cast<const gemv::Words*>(x.data_ptr()),
-      static_cast<std::uint16_t*>(out.data_ptr()), shape, cell_of(key));
+      static_cast<std::uint16_t*>(out.data_ptr()), shape, cell.count, cell.mapped);
   DCU_CHECK(GPU(GetLastError)());
   return out;
 }

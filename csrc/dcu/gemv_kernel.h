@@ -51,14 +51,7 @@ namespace vllm_dcu::gemv {
 constexpr int kMaxWaves = 8;                    // of a block
 constexpr int kMaxThreads = kMaxWaves * kLanes;
 constexpr int kElements = 8;                    // of 16 bytes
-constexpr int kSlots = 8;
-
-// Where launches are counted; no count where `count` is null. `count` is device memory. A new value v goes to seen[v % kSlots],
-// which is host memory mapped into the device: two streams may store in either order and the largest is still the count.
-struct Launches {
-  unsigned long long* count;
-  volatile unsigned long long* seen;
-};
+constexpr int kSlots = 8;                       // of a count as the host sees it
 
 struct Shape {
   std::int64_t rows;        // M
@@ -137,11 +130,14 @@ __device__ inline int reduce(float (&value)[C], int lane) {
 
 template <typename T, int N, int R, int U>
 __global__ void __launch_bounds__(kMaxThreads)
-    dcu_gemv(const Words* __restrict__ weight, const Words* __restrict__ x, std::uint16_t* __restrict__ out, Shape shape, Launches launches) {
+    dcu_gemv(const Words* __restrict__ weight, const Words* __restrict__ x, std::uint16_t* __restrict__ out, Shape shape,
+             unsigned long long* count, unsigned long long* seen) {
   __shared__ float partial[kMaxWaves][N * R];
-  const bool counts = launches.count != nullptr && blockIdx.x == 0 && threadIdx.x == 0;
+  // One thread counts the launch; nobody does where `count`, device memory, is null. A new value v goes to seen[v % kSlots], host
+  // memory mapped into the device: two streams may store in either order, and the largest is still the count.
+  const bool counts = count != nullptr && blockIdx.x == 0 && threadIdx.x == 0;
   unsigned long long before = 0;
-  if (counts) before = atomicAdd(launches.count, 1ull);
+  if (counts) before = atomicAdd(count, 1ull);
 
   const int lane = static_cast<int>(threadIdx.x) % kLanes;
   const int wave = uniform(static_cast<int>(threadIdx.x) / kLanes);
@@ -181,7 +177,7 @@ __global__ void __launch_bounds__(kMaxThreads)
     const std::int64_t row = group * shape.group_step + r * shape.row_step;
     if (group < shape.groups && row < shape.rows) out[n * shape.rows + row] = T::narrow(total);
   }
-  if (counts) launches.seen[(before + 1) % kSlots] = before + 1;
+  if (counts) seen[(before + 1) % kSlots] = before + 1;
 }
 
 }  // namespace vllm_dcu::gemv

@@ -7,7 +7,7 @@
 
 namespace vllm_dcu::gemv {
 
-using Kernel = void (*)(const Words*, const Words*, std::uint16_t*, Shape, Launches);
+using Kernel = void (*)(const Words*, const Words*, std::uint16_t*, Shape, unsigned long long*, unsigned long long*);
 
 template <typename T, int N>
 inline Kernel kernel_of(int rows, int loads) {

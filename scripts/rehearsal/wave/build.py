@@ -9,15 +9,17 @@ import hashlib
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 
-from scripts.common.paths import BUILD
+from scripts.common.paths import BUILD, ROOT
 from scripts.rehearsal.wave import region
 
-__all__ = ["FAST", "SANITIZERS", "BuildError", "build", "compiler_for"]
+__all__ = ["FAST", "SANITIZERS", "BuildError", "build", "build_gemv", "compiler_for", "gemv_text"]
 
 HERE = Path(__file__).parent
-_INPUTS = ("wave.h", "hip_on_host.h", "torch_on_host.h", "entry.cc")
+_INPUTS = ("wave.h", "hip_on_host.h", "torch_on_host.h", "entry.cc", "gemv_entry.cc")
+_GEMV = ("dcu/gemv_variants.h", "dcu/gemv_kernel.h", "dcu/gemv_contract.h", "dcu/gemv_launch.h", "rocm/dcu_arch.h", "rocm/dcu_contract.h")
 # No contraction: each bf16 and fp16 operation rounds where HIP's does. The kernel reinterprets float4 as pairs of halves.
 _COMMON = ("-std=c++17", "-ffp-contract=off", "-fno-strict-aliasing", "-pthread", "-Wall", "-Wno-unknown-pragmas")
 FAST = ("-O3", "-march=native", "-fPIC", "-shared")
@@ -48,6 +50,26 @@ def build(text: str, *, kind: str, wave: int, believed: int | None = None, clang
     `believed` is the source's WARP_SIZE, the same as `wave` unless that very mistake is modelled.
     Raises region.RegionError when the region is not found, BuildError when there is no compiler or it fails.
     """
+    code = region.kernel_text(text) + region.host_launcher_text(text)
+    return _build({"region.inc": code}, "entry.cc", (f"-DWARP_SIZE={believed or wave}",), kind, wave, clang, cache)
+
+
+def gemv_text() -> dict[str, str]:
+    """The files of our own kernel, by their path below csrc/."""
+    return {name: (ROOT / "csrc" / name).read_text(encoding="utf-8") for name in _GEMV}
+
+
+def build_gemv(files: Mapping[str, str], *, kind: str, wave: int, clang: Path | None = None, cache: Path | None = None) -> Path:
+    """Compile `files` (those of `gemv_text`, or changed ones) for waves of `wave` lanes.
+
+    Raises BuildError when there is no compiler or it fails.
+    """
+    return _build(files, "gemv_entry.cc", (), kind, wave, clang, cache)
+
+
+def _build(
+    files: Mapping[str, str], entry: str, more: tuple[str, ...], kind: str, wave: int, clang: Path | None, cache: Path | None
+) -> Path:
     compiler = compiler_for(kind, clang)
     if compiler is None:
         raise BuildError(f"no C++ compiler for the {kind} build: install g++ (or clang++ for 'memory')")
@@ -57,10 +79,9 @@ def build(text: str, *, kind: str, wave: int, believed: int | None = None, clang
         *(("-Wno-maybe-uninitialized",) if gnu else ("-Wno-pass-failed",)),
         *(FAST if kind == "fast" else SANITIZERS[kind]),
         f"-DWAVE_WIDTH={wave}",
-        f"-DWARP_SIZE={believed or wave}",
+        *more,
     )
-    code = region.kernel_text(text) + region.host_launcher_text(text)
-    key = hashlib.sha256(repr((compiler, flags, code)).encode())
+    key = hashlib.sha256(repr((compiler, flags, entry, sorted(files.items()))).encode())
     for name in _INPUTS:
         key.update((HERE / name).read_bytes())
     root = cache or BUILD / "host-kernel"
@@ -69,9 +90,11 @@ def build(text: str, *, kind: str, wave: int, believed: int | None = None, clang
         return target
     root.mkdir(parents=True, exist_ok=True, mode=0o700)
     with tempfile.TemporaryDirectory(dir=root) as folder:
-        (Path(folder) / "region.inc").write_text(code)
+        for name, code in files.items():
+            (Path(folder) / name).parent.mkdir(exist_ok=True)
+            (Path(folder) / name).write_text(code, encoding="utf-8")
         made = Path(folder) / "made"
-        command = [compiler, *flags, "-I", str(HERE), "-I", folder, str(HERE / "entry.cc"), "-o", str(made)]
+        command = [compiler, *flags, "-I", str(HERE), "-I", folder, str(HERE / entry), "-o", str(made)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
             raise BuildError(f"{' '.join(command)} failed:\n{done.stderr[-3000:]}")
