@@ -8,10 +8,13 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from vllm.dcu.records.gemv import MOST_N
+
+from scripts.common.paths import ROOT
 from scripts.rehearsal.wave import region
 from tests.native.gfx906.objectfile import Kernel, ObjectError, read_kernels
 
-__all__ = ["compile_object", "kernel_of", "patched", "with_code"]
+__all__ = ["compile_gemv", "compile_object", "kernel_of", "patched", "with_code"]
 
 # torch's two scalar types by name and layout; parsing torch's headers would take 30 s and change no instruction.
 _BEFORE = """\
@@ -40,12 +43,36 @@ def compile_object(text: str, toolchain: Any, believed: int = 64) -> dict[str, K
 
     `toolchain` is scripts.audit.toolchain.Toolchain. Raises ObjectError with the compiler's words.
     """
+    return _compile(_BEFORE + region.kernel_text(text) + _AFTER, toolchain, (f"-DWARP_SIZE={believed}",))
+
+
+def compile_gemv(toolchain: Any) -> dict[tuple[str, int, int, int], Kernel]:
+    """The kernels of csrc/dcu/gemv_kernel.h for gfx906, by (dtype, N, rows, loads).
+
+    Raises ObjectError with the compiler's words.
+    """
+    wanted = [(t, n, *body) for body, most in MOST_N.items() for n in range(1, most + 1) for t in ("Half", "BFloat16")]
+    text = f'#include "{ROOT}/csrc/dcu/gemv_kernel.h"\nnamespace vllm_dcu::gemv {{\n' + "".join(
+        f"template __global__ void dcu_gemv<{t}, {n}, {rows}, {loads}>(const Words*, const Words*, std::uint16_t*, Shape, "
+        "unsigned long long*, unsigned long long*);\n"
+        for t, n, rows, loads in wanted
+    )
+    kernels = _compile(text + "}\n", toolchain, ())
+    found = {}
+    for name, kernel in kernels.items():
+        match = re.search(r"dcu_gemvINS0_(?:8(BFloat16)|4(Half))ELi(\d)ELi(\d)ELi(\d)EE", name)
+        if match:
+            found["bfloat16" if match[1] else "float16", int(match[3]), int(match[4]), int(match[5])] = kernel
+    return found
+
+
+def _compile(text: str, toolchain: Any, more: tuple[str, ...]) -> dict[str, Kernel]:
     with tempfile.TemporaryDirectory() as folder:
         source, target = Path(folder) / "region.hip", Path(folder) / "region.co"
-        source.write_text(_BEFORE + region.kernel_text(text) + _AFTER)
+        source.write_text(text)
         command = [str(toolchain.tool("clang++")), "-x", "hip", "--offload-arch=gfx906", "--cuda-device-only", "--no-gpu-bundle-output",
                    f"--rocm-path={toolchain.rocm}", f"--rocm-device-lib-path={toolchain.device_libs}", "-nogpuinc", "-include",
-                   "__clang_hip_runtime_wrapper.h", "-isystem", str(toolchain.rocm / "include"), *_FLAGS, f"-DWARP_SIZE={believed}",
+                   "__clang_hip_runtime_wrapper.h", "-isystem", str(toolchain.rocm / "include"), *_FLAGS, *more,
                    "-c", str(source), "-o", str(target)]  # fmt: skip
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:

@@ -1,4 +1,4 @@
-"""What each instruction does that the gfx906 objects of LLMM1 hold. Any other instruction, form or modifier is refused."""
+"""What each instruction does that the gfx906 objects of LLMM1 and of GEMV hold. Any other instruction, form or modifier is refused."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ import numpy as np
 
 from tests.native.gfx906.machine import EXEC, LANES, VCC, Fault, Machine, Poison, either
 
-__all__ = ["Op", "Refusal", "decode", "execute"]
+__all__ = ["BRANCHES", "Op", "Refusal", "decode", "execute"]
+
+
+BRANCHES = ("S_BRANCH", "S_CBRANCH_SCC0", "S_CBRANCH_SCC1", "S_CBRANCH_VCCZ", "S_CBRANCH_VCCNZ", "S_CBRANCH_EXECZ", "S_CBRANCH_EXECNZ")
 
 
 class Refusal(Exception):
@@ -35,7 +38,7 @@ class Op:
 _PLAIN = {"omod": 0, "neg": 0, "neg_hi": 0, "abs": 0, "clmp": 0, "opsel": 0, "opsel_hi": 3, "opsel_hi2": 1, "src0_neg": 0, "src0_abs": 0,
           "src1_neg": 0, "src1_abs": 0, "src0_sext": 0, "src1_sext": 0, "s0": 0, "s1": 0, "dst_unused": 0, "lds": 0, "gds": 0, "acc": 0,
           "sve": 0, "soffset_en": 0, "idxen": 0}  # fmt: skip
-_FORMS = {"SOP1", "SOP1_LIT", "SOP2", "SOP2_LIT", "SOPK", "SOPP", "SMEM", "VOP1", "VOP1_SDWA", "VOP2", "VOP2_LIT", "VOP3", "VOP3SD",
+_FORMS = {"SOP1", "SOP1_LIT", "SOP2", "SOP2_LIT", "SOPC", "SOPC_LIT", "SOPK", "SOPP", "SMEM", "VOP1", "VOP1_SDWA", "VOP2", "VOP2_LIT", "VOP2_SDWA", "VOP3", "VOP3SD",
           "VOP3_SDST", "VOP3P", "VOPC", "VOPC_SDWA_SDST", "DS", "GLOBAL", "MUBUF"}  # fmt: skip
 
 
@@ -62,11 +65,13 @@ def decode(code: bytes) -> Op:
     num["literal"] = int(getattr(inst, "literal", None) or 0)
     name = inst.op_name if isinstance(inst.op_name, str) else inst.op_name()
     name = name.removesuffix("_E32").removesuffix("_E64")
+    # One opcode: a fused multiply-add from gfx906 on, as the compiler's own disassembler says; the decoder has gfx900's name for it.
+    name = {"V_MAD_MIX_F32": "V_FMA_MIX_F32"}.get(name, name)
     for field, plain in _PLAIN.items():
-        if num.get(field, plain) != plain:
+        if num.get(field, plain) != plain and not (name == "V_FMA_MIX_F32" and field.startswith("opsel")):
             raise Refusal(f"{name} with {field}={num[field]} is not modelled")
     if form not in _FORMS or name not in _TABLE:
-        raise Refusal(f"{name} ({form}) is not one of the instructions that LLMM1's gfx906 objects hold")
+        raise Refusal(f"{name} ({form}) is not one of the instructions that the kernels' gfx906 objects hold")
     if "SDWA" in form and (reg["src0"] != 249 or num.get("dst_sel", 6) != 6):
         raise Refusal(f"{name}: this SDWA form is not modelled")
     return Op(name, form, inst.size(), reg, num)
@@ -127,6 +132,16 @@ def _perm(a: Any, b: Any, selector: Any) -> Any:
     return result
 
 
+def _s32(word: Any) -> Any:
+    return np.asarray(word, np.uint32).view(np.int32)
+
+
+def _bfe_signed(a: Any, b: Any, c: Any) -> Any:
+    width = np.asarray(c & 31, np.uint32)
+    lifted = (a >> (b & 31)) << (np.uint32(32) - width)
+    return np.where(width == 0, 0, _s32(lifted) >> (np.uint32(32) - width).astype(np.int32)).astype(np.int32).view(np.uint32)
+
+
 _ONE = {
     "V_MOV_B32": lambda a: a,
     "V_CVT_F32_F16": lambda a: _u(_low_half(a).astype(np.float32)),
@@ -135,6 +150,7 @@ _ONE = {
 _TWO = {
     "V_LSHLREV_B32": lambda a, b: b << (a & 31),
     "V_LSHRREV_B32": lambda a, b: b >> (a & 31),
+    "V_ASHRREV_I32": lambda a, b: (_s32(b) >> (_s32(a) & 31)).view(np.uint32),
     "V_AND_B32": lambda a, b: a & b,
     "V_OR_B32": lambda a, b: a | b,
     "V_XOR_B32": lambda a, b: a ^ b,
@@ -147,6 +163,8 @@ _TWO = {
     "V_MBCNT_HI_U32_B32": lambda a, b: np.bitwise_count(a & _below(32)).astype(np.uint32) + b,
 }
 _THREE = {
+    "V_FMA_F32": lambda a, b, c: _fma32(a, b, c),
+    "V_BFE_I32": lambda a, b, c: _bfe_signed(a, b, c),
     "V_BFE_U32": lambda a, b, c: (a >> (b & 31)) & ((np.uint32(1) << (c & 31)) - np.uint32(1)),
     "V_ADD3_U32": lambda a, b, c: a + b + c,
     "V_LSHL_OR_B32": lambda a, b, c: (a << (b & 31)) | c,
@@ -182,7 +200,7 @@ def _sources(m: Machine, op: Op, *fields: str) -> tuple[list[Any], Poison]:
             value = _selected(value, op.num["src0_sel"])
         else:
             value, poison = m.vector(op[field], op.num["literal"])
-            if "SDWA" in op.form and op.form.startswith("VOPC"):
+            if "SDWA" in op.form:
                 value = _selected(value, op.num["src1_sel"])
         values.append(value)
         poisons.append(poison)
@@ -214,6 +232,58 @@ def _pure(function: Callable[..., Any], count: int) -> Callable[[Machine, Op], N
             m.set_vector(op["vdst"], function(*values), poison)
 
     return run
+
+
+def _fma_mix(m: Machine, op: Op) -> None:
+    """fma in float32 of sources that are each float32 or a half of a register."""
+    if _idle(m):
+        return
+    values, poisons = [], []
+    for i, field in enumerate(("src0", "src1", "src2")):
+        value, poison = m.vector(op[field], op.num["literal"])
+        if (op.num["opsel_hi"] | op.num["opsel_hi2"] << 2) >> i & 1:
+            value = _ONE["V_CVT_F32_F16"](value >> np.uint32(16) if op.num["opsel"] >> i & 1 else value)
+        values.append(value)
+        poisons.append(poison)
+    with np.errstate(all="ignore"):
+        m.set_vector(op["vdst"], _fma32(*values), either(*poisons))
+
+
+def _pair(m: Machine, code: int) -> tuple[Any, Poison]:
+    """A 64-bit operand of a vector instruction."""
+    if code < 256:
+        value = m.scalar64(code)
+        return (value[:, None] if value.ndim else value), None
+    low, p0 = m.vector(code)
+    high, p1 = m.vector(code + 1)
+    return low.astype(np.uint64) | (high.astype(np.uint64) << np.uint64(32)), either(p0, p1)
+
+
+def _mad64(m: Machine, op: Op) -> None:
+    if _idle(m):
+        return
+    (a, b), poison = _sources(m, op, "src0", "src1")
+    c, more = _pair(m, op["src2"])
+    total = np.asarray(a, np.uint64) * np.asarray(b, np.uint64) + c  # modulo 2**64; the carry out is not modelled
+    m.set_vector(op["vdst"], total.astype(np.uint32), either(poison, more))
+    m.set_vector(op["vdst"] + 1, (total >> np.uint64(32)).astype(np.uint32), either(poison, more))
+
+
+def _compare64(function: Callable[..., Any]) -> Callable[[Machine, Op], None]:
+    def run(m: Machine, op: Op) -> None:
+        (a, p), (b, q) = _pair(m, op["src0"]), _pair(m, op[_second(op)])
+        result = np.broadcast_to(function(np.asarray(a).view(np.int64), np.asarray(b).view(np.int64)), m.m.shape)
+        _set_lanes(m, op.reg.get("vdst", VCC), result, either(p, q))
+
+    return run
+
+
+def _readfirstlane(m: Machine, op: Op) -> None:
+    value, poison = m.vector(op["src0"])
+    m.defined("what a wave takes for all its lanes", poison)
+    first = np.where(m.m.any(axis=1), m.m.argmax(axis=1), 0)
+    # The field is a vector register to the decoder, and names a scalar one.
+    m.set_scalar(op["vdst"] - 256, np.broadcast_to(value, m.m.shape)[np.arange(m.n), first])
 
 
 def _fmac(m: Machine, op: Op) -> None:
@@ -292,7 +362,75 @@ def _scalar(function: Callable[..., Any], sets_scc: bool = True) -> Callable[[Ma
         values = [m.scalar(op[f], op.num["literal"]) for f in ("ssrc0", "ssrc1") if f in op.reg]
         m.set_scalar(op["sdst"], function(*values))
         if sets_scc:
-            m.scc = None  # not computed: whoever reads it next is refused
+            m.set_scc(None)
+
+    return run
+
+
+def _sets_nonzero(function: Callable[..., Any]) -> Callable[[Machine, Op], None]:
+    """A scalar instruction whose SCC is `result != 0`."""
+
+    def run(m: Machine, op: Op) -> None:
+        result = function(*(m.scalar(op[f], op.num["literal"]) for f in ("ssrc0", "ssrc1") if f in op.reg))
+        m.set_scalar(op["sdst"], result)
+        m.set_scc(np.asarray(result) != 0)
+
+    return run
+
+
+def _s_compare(function: Callable[..., Any], signed: bool) -> Callable[[Machine, Op], None]:
+    def run(m: Machine, op: Op) -> None:
+        a, b = (m.scalar(op[f], op.num["literal"]) for f in ("ssrc0", "ssrc1"))
+        m.set_scc(function(_s32(a), _s32(b)) if signed else function(a, b))
+
+    return run
+
+
+def _s_select(m: Machine, op: Op) -> None:
+    a, b = (m.scalar(op[f], op.num["literal"]) for f in ("ssrc0", "ssrc1"))
+    m.set_scalar(op["sdst"], np.where(m.scc(), a, b))
+
+
+def _s_select64(m: Machine, op: Op) -> None:
+    _set64(m, op["sdst"], np.where(m.scc(), m.scalar64(op["ssrc0"]), m.scalar64(op["ssrc1"])))
+
+
+def _s_compare64(m: Machine, op: Op) -> None:
+    m.set_scc(m.scalar64(op["ssrc0"]) != m.scalar64(op["ssrc1"]))
+
+
+def _s_subtract(with_borrow: bool) -> Callable[[Machine, Op], None]:
+    def run(m: Machine, op: Op) -> None:
+        a, b = (m.scalar(op[f], op.num["literal"]).astype(np.int64) for f in ("ssrc0", "ssrc1"))
+        total = a - b - (m.scc() if with_borrow else 0)
+        m.set_scalar(op["sdst"], (total & 0xFFFFFFFF).astype(np.uint32))
+        m.set_scc(total < 0)
+
+    return run
+
+
+def _s_count_bits(m: Machine, op: Op) -> None:
+    result = np.bitwise_count(m.scalar64(op["ssrc0"])).astype(np.uint32)
+    m.set_scalar(op["sdst"], result)
+    m.set_scc(result != 0)
+
+
+def _signed(function: Callable[..., Any]) -> Callable[[Machine, Op], None]:
+    """A scalar sum or difference whose SCC is signed overflow."""
+
+    def run(m: Machine, op: Op) -> None:
+        exact = function(*(_s32(m.scalar(op[f], op.num["literal"])).astype(np.int64) for f in ("ssrc0", "ssrc1")))
+        m.set_scalar(op["sdst"], (exact & 0xFFFFFFFF).astype(np.uint32))
+        m.set_scc((exact < -(2**31)) | (exact >= 2**31))
+
+    return run
+
+
+def _s_immediate(function: Callable[[Any, int], Any], sets_scc: bool) -> Callable[[Machine, Op], None]:
+    def run(m: Machine, op: Op) -> None:
+        m.set_scalar(op["sdst"], function(m.scalar(op["sdst"]), ((op.num["simm16"] ^ 0x8000) - 0x8000) & 0xFFFFFFFF))
+        if sets_scc:
+            m.set_scc(None)
 
     return run
 
@@ -308,11 +446,9 @@ def _s_add(with_carry: bool) -> Callable[[Machine, Op], None]:
     def run(m: Machine, op: Op) -> None:
         total = m.scalar(op["ssrc0"], op.num["literal"]).astype(np.uint64) + m.scalar(op["ssrc1"], op.num["literal"]).astype(np.uint64)
         if with_carry:
-            if m.scc is None:
-                raise Refusal("S_ADDC_U32 after an instruction whose SCC is not modelled")
-            total = total + m.scc
+            total = total + m.scc()
         m.set_scalar(op["sdst"], (total & np.uint64(0xFFFFFFFF)).astype(np.uint32))
-        m.scc = np.broadcast_to(total >> np.uint64(32) != 0, (m.n,))
+        m.set_scc(total >> np.uint64(32) != 0)
 
     return run
 
@@ -332,8 +468,9 @@ def _set64(m: Machine, target: int, value: Any) -> None:
 
 
 def _s_shift64(m: Machine, op: Op) -> None:
-    _set64(m, op["sdst"], m.scalar64(op["ssrc0"]) << (m.scalar(op["ssrc1"]).astype(np.uint64) & np.uint64(63)))
-    m.scc = None
+    value = m.scalar64(op["ssrc0"]) << (m.scalar(op["ssrc1"]).astype(np.uint64) & np.uint64(63))
+    _set64(m, op["sdst"], value)
+    m.set_scc(value != 0)
 
 
 _LOGIC: dict[str, Callable[[Any, Any], Any]] = {
@@ -358,8 +495,9 @@ def _logic(name: str, left: _LaneBits, right: _LaneBits) -> _LaneBits:
 
 def _lanes(name: str) -> Callable[[Machine, Op], None]:
     def run(m: Machine, op: Op) -> None:
-        m.set_mask(op["sdst"], *_logic(name, m.mask(op["ssrc0"]), m.mask(op["ssrc1"])))
-        m.scc = None
+        value, poison, tag = _logic(name, m.mask(op["ssrc0"]), m.mask(op["ssrc1"]))
+        m.set_mask(op["sdst"], value, poison, tag)
+        m.set_scc(value.any(axis=1) if poison is None else None)
 
     return run
 
@@ -369,7 +507,7 @@ def _saveexec(name: str) -> Callable[[Machine, Op], None]:
         new, old = m.mask(op["ssrc0"]), m.mask(EXEC)
         m.set_mask(op["sdst"], *old)
         m.set_mask(EXEC, *_logic(name, new, old))
-        m.scc = None
+        m.set_scc(None)
 
     return run
 
@@ -406,7 +544,7 @@ def _global_load4(m: Machine, op: Op) -> None:
         address, poison = _address(m, op)
         m.defined("the address of a load", poison)
         buffer, offset = m.locate(address, 16)
-        if buffer.written is not None:
+        if buffer.written is not None or buffer.counter:
             raise Fault(f"{buffer.name} is read: it holds nothing yet")
         if not (offset % 16).any():
             rows = buffer.data[: buffer.data.size // 4 * 4].reshape(-1, 4)[offset // 16]
@@ -418,28 +556,74 @@ def _global_load4(m: Machine, op: Op) -> None:
     m.vm.append(set(targets))
 
 
-def _global_store(m: Machine, op: Op) -> None:
-    m.vm.append(set())
-    if _idle(m):
-        return
+def _global_store(halves: int) -> Callable[[Machine, Op], None]:
+    def run(m: Machine, op: Op) -> None:
+        m.vm.append(set())
+        if _idle(m):
+            return
+        address, poison = _address(m, op)
+        data, more = m.vector(op["data"])
+        m.defined("the address of a store", poison)
+        m.defined("what a store writes", more)
+        buffer, offset = m.locate(address, 2 * halves)
+        if buffer.written is None:
+            raise Fault(f"{buffer.name} is written: it is an input")
+        at = offset[m.m] // 2
+        stored = np.bincount(at, minlength=buffer.written.size)
+        if halves == 2:
+            stored = stored + np.bincount(at + 1, minlength=buffer.written.size)
+        if (stored + buffer.written > 1).any():
+            raise Fault(f"a word of {buffer.name} is written twice")
+        value = np.broadcast_to(data, m.m.shape)[m.m]
+        if halves == 2:
+            buffer.data[at // 2] = value
+        else:
+            buffer.data.view(np.uint16)[at] = value.astype(np.uint16)
+        buffer.written += stored.astype(np.uint8)
+
+    return run
+
+
+def _counter_word(m: Machine, op: Op) -> tuple[Any, Any, Any]:
+    """(64-bit words of the counter, index of each acting lane's, its data)."""
     address, poison = _address(m, op)
-    data, more = m.vector(op["data"])
-    m.defined("the address of a store", poison)
-    m.defined("what a store writes", more)
-    buffer, offset = m.locate(address, 4)
-    if buffer.written is None:
-        raise Fault(f"{buffer.name} is written: it is an input")
-    words = offset[m.m] // 4
-    if (np.bincount(words, minlength=buffer.data.size) + buffer.written > 1).any():
-        raise Fault(f"a word of {buffer.name} is written twice")
-    buffer.data[words] = np.broadcast_to(data, m.m.shape)[m.m]
-    buffer.written[words] = 1
+    low, p0 = m.vector(op["data"])
+    high, p1 = m.vector(op["data"] + 1)
+    m.defined("an access of the counter", either(poison, p0, p1))
+    buffer, offset = m.locate(address, 8)
+    if not buffer.counter or (offset[m.m] % 8).any():
+        raise Fault(f"64 bits are stored to {buffer.name}")
+    value = low.astype(np.uint64) | (high.astype(np.uint64) << np.uint64(32))
+    return buffer.data.view(np.uint64), offset[m.m] // 8, np.broadcast_to(value, m.m.shape)[m.m]
 
 
-def _lds_index(m: Machine, op: Op) -> tuple[Any, Any, Any]:
+def _counter_store(m: Machine, op: Op) -> None:
+    m.vm.append(set())
+    if not _idle(m):
+        words, at, value = _counter_word(m, op)
+        words[at] = value
+
+
+def _counter_add(m: Machine, op: Op) -> None:
+    """With the old value returned (glc); one lane at a time."""
+    targets = {op["vdst"], op["vdst"] + 1}
+    if not op.num["glc"]:
+        raise Refusal("an atomic whose old value is not asked for is not modelled")
+    if not _idle(m):
+        words, at, value = _counter_word(m, op)
+        before = np.zeros(m.m.shape, np.uint64)
+        for wave, lane, word, more in zip(*np.nonzero(m.m), at, value, strict=True):
+            before[wave, lane] = words[word]
+            words[word] += more
+        m.set_vector(op["vdst"], before.astype(np.uint32), None)
+        m.set_vector(op["vdst"] + 1, (before >> np.uint64(32)).astype(np.uint32), None)
+    m.vm.append(targets)
+
+
+def _lds_index(m: Machine, op: Op, at: int | None = None) -> tuple[Any, Any, Any]:
     address, poison = m.vector(op["addr"])
     m.defined("an address in LDS", poison)
-    byte = np.broadcast_to(address, m.m.shape).astype(np.int64) + op.num["offset0"] + (op.num["offset1"] << 8)
+    byte = np.broadcast_to(address, m.m.shape).astype(np.int64) + (op.num["offset0"] + (op.num["offset1"] << 8) if at is None else at)
     wrong = m.m & ((byte % 4 != 0) | (byte + 4 > m.lds_bytes))
     if wrong.any():
         raise Fault(f"LDS is accessed at byte {int(byte[wrong][0])} of {m.lds_bytes}")
@@ -462,16 +646,28 @@ def _ds_write(m: Machine, op: Op) -> None:
 
 def _ds_read(m: Machine, op: Op) -> None:
     if not _idle(m):
-        waves, block, word = _lds_index(m, op)
-        writer = m.lds_writer[block, word]
-        if (writer < 0).any():
-            raise Fault(f"LDS is read at byte {int(word[writer < 0][0]) * 4}, where nothing was written")
-        if ((writer != waves) & (m.lds_epoch[block, word] >= m.epoch[waves])).any():
-            raise Fault("LDS is read that another wave wrote, with no barrier between")
-        value = np.zeros(m.m.shape, np.uint32)
-        value[m.m] = m.lds[block, word]
-        m.set_vector(op["vdst"], value, None)
+        m.set_vector(op["vdst"], _lds_value(m, op, None), None)
     m.lgkm.append(("lds", {op["vdst"]}))
+
+
+def _ds_read2(m: Machine, op: Op) -> None:
+    if not _idle(m):
+        values = [_lds_value(m, op, 4 * op.num[field]) for field in ("offset0", "offset1")]
+        for i, value in enumerate(values):
+            m.set_vector(op["vdst"] + i, value, None)
+    m.lgkm.append(("lds", {op["vdst"], op["vdst"] + 1}))
+
+
+def _lds_value(m: Machine, op: Op, at: int | None) -> Any:
+    waves, block, word = _lds_index(m, op, at)
+    writer = m.lds_writer[block, word]
+    if (writer < 0).any():
+        raise Fault(f"LDS is read at byte {int(word[writer < 0][0]) * 4}, where nothing was written")
+    if ((writer != waves) & (m.lds_epoch[block, word] >= m.epoch[waves])).any():
+        raise Fault("LDS is read that another wave wrote, with no barrier between")
+    value = np.zeros(m.m.shape, np.uint32)
+    value[m.m] = m.lds[block, word]
+    return value
 
 
 def _bpermute(m: Machine, op: Op) -> None:
@@ -547,18 +743,44 @@ _TABLE: dict[str, Callable[[Machine, Op], None]] = {
     **{name: _pure(function, 3) for name, function in _THREE.items()},
     **{name: _compare(function) for name, function in _COMPARE.items()},
     "V_FMAC_F32": _fmac,
+    "V_FMA_MIX_F32": _fma_mix,
+    "V_MAD_U64_U32": _mad64,
+    "V_CMP_LT_I64": _compare64(lambda a, b: a < b),
+    "V_CMP_GT_I64": _compare64(lambda a, b: a > b),
+    "V_READFIRSTLANE_B32": _readfirstlane,
     "V_CNDMASK_B32": _cndmask,
     "V_LSHLREV_B64": _shift64,
     "V_ADD_CO_U32": _add_carry(False),
     "V_ADDC_CO_U32": _add_carry(True),
     "S_MOV_B32": _scalar(lambda a: a, sets_scc=False),
     "S_MOVK_I32": lambda m, op: m.set_scalar(op["sdst"], np.uint32(((op.num["simm16"] ^ 0x8000) - 0x8000) & 0xFFFFFFFF)),
+    "S_ASHR_I32": _sets_nonzero(lambda a, b: (_s32(a) >> (_s32(b) & 31)).view(np.uint32)),
+    "S_MUL_HI_U32": _scalar(lambda a, b: ((a.astype(np.uint64) * b.astype(np.uint64)) >> np.uint64(32)).astype(np.uint32), sets_scc=False),
+    "S_MUL_HI_I32": _scalar(
+        lambda a, b: ((_s32(a).astype(np.int64) * _s32(b).astype(np.int64)) >> 32).astype(np.int32).view(np.uint32), sets_scc=False
+    ),
+    "S_SUB_I32": _signed(lambda a, b: a - b),
+    "S_SUB_U32": _s_subtract(False),
+    "S_SUBB_U32": _s_subtract(True),
+    "S_BFM_B32": _scalar(lambda a, b: ((np.uint32(1) << (a & 31)) - np.uint32(1)) << (b & 31), sets_scc=False),
+    "S_BCNT1_I32_B64": _s_count_bits,
+    "S_ADDK_I32": _s_immediate(lambda a, k: a + np.uint32(k), sets_scc=True),
+    "S_MULK_I32": _s_immediate(lambda a, k: a * np.uint32(k), sets_scc=False),
+    "S_CSELECT_B32": _s_select,
+    "S_CSELECT_B64": _s_select64,
+    "S_CMP_EQ_U32": _s_compare(lambda a, b: a == b, signed=False),
+    "S_CMP_LG_U32": _s_compare(lambda a, b: a != b, signed=False),
+    "S_CMP_LT_U32": _s_compare(lambda a, b: a < b, signed=False),
+    "S_CMP_GT_U32": _s_compare(lambda a, b: a > b, signed=False),
+    "S_CMP_LT_I32": _s_compare(lambda a, b: a < b, signed=True),
+    "S_CMP_GT_I32": _s_compare(lambda a, b: a > b, signed=True),
+    "S_CMP_LG_U64": _s_compare64,
     "S_MUL_I32": _scalar(lambda a, b: a * b, sets_scc=False),
-    "S_BFE_U32": _scalar(_bfe),
-    "S_LSHR_B32": _scalar(lambda a, b: a >> (b & 31)),
-    "S_LSHL_B32": _scalar(lambda a, b: a << (b & 31)),
-    "S_AND_B32": _scalar(lambda a, b: a & b),
-    "S_ADD_I32": _scalar(lambda a, b: a + b),
+    "S_BFE_U32": _sets_nonzero(_bfe),
+    "S_LSHR_B32": _sets_nonzero(lambda a, b: a >> (b & 31)),
+    "S_LSHL_B32": _sets_nonzero(lambda a, b: a << (b & 31)),
+    "S_AND_B32": _sets_nonzero(lambda a, b: a & b),
+    "S_ADD_I32": _signed(lambda a, b: a + b),
     "S_ADD_U32": _s_add(False),
     "S_ADDC_U32": _s_add(True),
     "S_MOV_B64": _s_mov64,
@@ -572,16 +794,21 @@ _TABLE: dict[str, Callable[[Machine, Op], None]] = {
     "S_LOAD_DWORDX2": _s_load(2),
     "S_LOAD_DWORDX4": _s_load(4),
     "GLOBAL_LOAD_DWORDX4": _global_load4,
-    "GLOBAL_STORE_DWORD": _global_store,
+    "S_LOAD_DWORDX8": _s_load(8),
+    "GLOBAL_STORE_DWORD": _global_store(2),
+    "GLOBAL_STORE_SHORT": _global_store(1),
+    "GLOBAL_STORE_DWORDX2": _counter_store,
+    "GLOBAL_ATOMIC_ADD_X2": _counter_add,
     "DS_WRITE_B32": _ds_write,
     "DS_READ_B32": _ds_read,
+    "DS_READ2_B32": _ds_read2,
     "DS_BPERMUTE_B32": _bpermute,
     "BUFFER_STORE_DWORD": _scratch_store,
     "BUFFER_LOAD_DWORD": _scratch_load,
     "S_WAITCNT": _waitcnt,
     "S_NOP": _nothing,
     # These move the program counter or wait for other waves: run.py does them.
-    "S_CBRANCH_EXECZ": _nothing,
+    **dict.fromkeys(BRANCHES, _nothing),
     "S_BARRIER": _nothing,
     "S_ENDPGM": _nothing,
 }

@@ -33,12 +33,16 @@ class Fault(Exception):
 
 @dataclass
 class Buffer:
-    """Device memory. `data` in 32-bit words; `written` counts the stores to each word of an output, None for an input."""
+    """Device memory. `data` in 32-bit words; `written` counts the stores to each half of a word of an output, None for an input.
+
+    `counter`: both read and written by atomics and stores of 64 bits; nothing else may touch it.
+    """
 
     name: str
     base: int
     data: Words
     written: NDArray[np.uint8] | None = None
+    counter: bool = False
 
 
 def either(*poisons: Poison) -> Poison:
@@ -65,12 +69,12 @@ class Machine:
     vp: dict[int, Poison] = field(default_factory=dict)
     s: dict[int, Words] = field(default_factory=dict)
     masks: dict[int, tuple[Mask, Poison, int]] = field(default_factory=dict)
-    scc: NDArray[np.bool_] | None = None
     vm: list[set[int]] = field(default_factory=list)
     lgkm: list[tuple[str, set[int]]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         n = self.n
+        self._scc, self._scc_known = np.zeros(n, bool), np.zeros(n, bool)
         self.exec: Mask = np.ones((n, LANES), bool)
         self.exec_p: Poison = None
         self.exec_tag = 0
@@ -146,6 +150,20 @@ class Machine:
             words = _pack(self.masks.pop(pair)[0])
             self.s[pair], self.s[pair + 1] = words[:, 0].copy(), words[:, 1].copy()
         self.s[code] = value if self.everyone or code not in self.s else np.where(self.active, value, self.s[code])
+
+    def set_scc(self, value: Any) -> None:
+        """SCC of the active waves; None where it is not computed: whoever reads it next is refused."""
+        if value is None:
+            self._scc_known = self._scc_known & ~self.active
+        else:
+            self._scc = np.where(self.active, value, self._scc)
+            self._scc_known = self._scc_known | self.active
+
+    def scc(self) -> Mask:
+        """SCC of each wave."""
+        if not self._scc_known[self.active].all():
+            raise Fault("SCC is read after an instruction whose SCC is not modelled")
+        return self._scc
 
     # lane masks
 
@@ -235,7 +253,7 @@ class Machine:
         for buffer in self.buffers:
             if buffer.base <= first < buffer.base + buffer.data.nbytes:
                 offset = (address - np.uint64(buffer.base)).astype(np.int64)
-                wrong = self.m & ((offset < 0) | (offset > buffer.data.nbytes - size) | (offset % 4 != 0))
+                wrong = self.m & ((offset < 0) | (offset > buffer.data.nbytes - size) | (offset % min(size, 4) != 0))
                 if wrong.any():
                     wave, lane = np.argwhere(wrong)[0]
                     raise Fault(
