@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from vllm.dcu.records.gemv import MOST_N
 
-from scripts.audit.objects import DeviceCode, LlvmTools, device_code, library_of, llmm1_faults, private_tools, split_faults
+from scripts.audit.objects import DeviceCode, LlvmTools, device_code, gemv_faults, library_of, llmm1_faults, private_tools, split_faults
 from scripts.audit.toolchain import Toolchain, ensure
 from scripts.common import errors
+from scripts.rehearsal.wave import build
 from tests.support import not_run
 
 # Names, LDS and instantiations of LLMM1, in seven lines: what the rules accept, so that each plant is the only fault.
@@ -85,6 +88,50 @@ def test_the_form_of_llmm1_is_accepted(compiled: Compile, tools: LlvmTools) -> N
 )
 def test_a_planted_instruction_or_scratch_is_found(compiled: Compile, tools: LlvmTools, extra: str, says: str) -> None:
     assert any(says in fault for fault in llmm1_faults(only(compiled(extra=extra), tools)))
+
+
+def test_a_ninth_llmm1_kernel_is_found(compiled: Compile, tools: LlvmTools) -> None:
+    ninth = SOURCE.replace("MAKE(c10::Half, 16)", "MAKE(c10::Half, 16) MAKE(c10::Half, 32)")
+    faults = llmm1_faults(only(compiled(source=ninth), tools))
+    assert any("LLGemm1_kernel<c10::Half, 32> is not LLMM1's" in fault for fault in faults)
+
+
+def gemv_source(*, old: str = "", new: str = "", kernels: str = "") -> str:
+    """Our own kernel's source, changed in one place, with every instance that the table names, or with `kernels` alone."""
+    text = build.gemv_text()
+    kernel = text["dcu/gemv_kernel.h"].replace('#include "../rocm/dcu_arch.h"', text["rocm/dcu_arch.h"].replace("#pragma once", ""))
+    assert not old or kernel.count(old) == 1
+    kernel = kernel.replace(old, new) if old else kernel
+    made = kernels or "".join(
+        f"MAKE({dtype}, {n}, {rows}, {loads}) "
+        for (rows, loads), most in MOST_N.items()
+        for n in range(1, most + 1)
+        for dtype in ("BFloat16", "Half")
+    )
+    define = "#define MAKE(T, N, R, U) template __global__ void dcu_gemv<T, N, R, U>(const Words*, const Words*, std::uint16_t*, Shape, unsigned long long*, unsigned long long*);\n"
+    return kernel.replace("#pragma once", "") + f"\n{define}namespace vllm_dcu::gemv {{ {made} }}\n"
+
+
+def test_our_own_kernels_are_accepted_and_one_more_or_less_is_not(compiled: Compile, tools: LlvmTools) -> None:
+    (code,) = device_code(compiled(source=gemv_source()), tools)
+    assert gemv_faults([code], "gfx906") == []
+    assert any("is missing" in f for f in gemv_faults([replace(code, kernels=code.kernels[1:])], "gfx906"))
+    assert any("code objects for gfx900" in f for f in gemv_faults([replace(code, arch="gfx900")], "gfx906"))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "kernels", "says"),
+    [
+        ("", "", "MAKE(BFloat16, 1, 4, 8)", "BFloat16, 1, 4, 8> is none of csrc/dcu/gemv_variants.h"),
+        ("  if (mine >= 0)", '  asm volatile("v_dot2_f32_f16 v0, v1, v2, v3");\n  if (mine >= 0)', "", "instruction v_dot2_f32_f16 occurs"),
+        ("  if (mine >= 0)", '  asm volatile("s_sleep 1");\n  if (mine >= 0)', "", "instruction s_sleep occurs"),
+        ("  if (mine >= 0)", "  volatile int big[64]; big[lane] = wave; sum[0] += big[wave];\n  if (mine >= 0)", "", "bytes of scratch"),
+        ("partial[kMaxWaves][N * R]", "partial[kMaxWaves + 1][N * R]", "", "bytes of LDS, not"),
+    ],
+)  # fmt: skip
+def test_a_fault_planted_in_our_own_unit_is_found(compiled: Compile, tools: LlvmTools, old: str, new: str, kernels: str, says: str) -> None:
+    source = gemv_source(old=old, new=new, kernels=kernels or "MAKE(BFloat16, 1, 2, 1)")
+    assert any(says in fault for fault in gemv_faults(device_code(compiled(source=source), tools), "gfx906"))
 
 
 def test_a_planted_mfma_is_found(compiled: Compile, tools: LlvmTools) -> None:

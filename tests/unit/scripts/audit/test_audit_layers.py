@@ -41,6 +41,8 @@ MIXED = [
     command("csrc/rocm/attention.hip", "gfx90a"),
     command("csrc/rocm/torch_bindings.cpp", extra=("-DLLMM1=dcu_LLMM1",)),
     command("csrc/cache_kernels.hip", "gfx936;gfx90a", "_C"),
+    command("csrc/dcu/gemv.cu", "gfx936", "_dcu_C"),
+    command("csrc/dcu/bindings.cpp", target="_dcu_C"),
 ]
 
 
@@ -56,7 +58,10 @@ def test_the_split_of_a_mixed_list_is_accepted() -> None:
         ([*MIXED[:2], command("csrc/rocm/attention.hip", "gfx936"), *MIXED[3:]], "attention.hip is compiled for gfx936"),
         (MIXED[1:], "dcu_llmm1.hip is not compiled"),
         ([*MIXED[:3], command("csrc/rocm/torch_bindings.cpp"), *MIXED[4:]], "bound to upstream"),
-        ([*MIXED[:4], command("csrc/cache_kernels.hip", "gfx90a", "_C")], "cache_kernels.hip of _C is compiled for gfx90a"),
+        ([*MIXED[:4], command("csrc/cache_kernels.hip", "gfx90a", "_C"), *MIXED[5:]], "cache_kernels.hip of _C is compiled for gfx90a"),
+        (MIXED[:5], "_dcu_C is compiled from nothing"),
+        ([*MIXED[:5], command("csrc/dcu/gemv.cu", "gfx936;gfx90a", "_dcu_C"), MIXED[6]], "gemv.cu for gfx90a, gfx936"),
+        ([*MIXED, command("csrc/dcu/other.cu", "gfx936", "_dcu_C")], "other.cu for gfx936"),
     ],
 )
 def test_a_unit_sent_to_the_wrong_arch_is_named(planted: list[Command], says: str) -> None:
@@ -125,6 +130,8 @@ def test_one_changed_byte_in_a_file_or_an_object_is_found(tmp_path: Path) -> Non
         (tmp_path / side / "csrc" / "rocm").mkdir(parents=True)
         (tmp_path / side / "csrc" / "rocm" / "attention.cu").write_text("kernel\n")
     (tmp_path / "down" / "csrc" / "rocm" / "dcu_llmm1.cu").write_text("ours\n")
+    (tmp_path / "down" / "csrc" / "dcu").mkdir()
+    (tmp_path / "down" / "csrc" / "dcu" / "gemv.cu").write_text("ours\n")
     assert identical_files_faults(tmp_path / "up", tmp_path / "down") == []
     (tmp_path / "down" / "csrc" / "rocm" / "attention.cu").write_text("kerne1\n")
     (tmp_path / "down" / "csrc" / "rocm" / "other.cu").write_text("")

@@ -56,9 +56,11 @@ def test_a_wheel_that_passes_comes_with_constraints_and_the_exact_lines(
 ) -> None:
     asked = given(monkeypatch, replace(plan, python=replace(plan.python, distributions={"torch": "2.10.0+das", "numpy": "1.26.4"})))
     entry = Entry("vllm-1.dist-info/METADATA", b"Name: vllm\nRequires-Dist: numpy>=2\n")
-    write_wheel(wheel, "vllm-1.dist-info", [entry], DEFAULT_EPOCH)
+    manifest = Entry("vllm/dcu/manifest.json", b'{"toolchain": {"dcu_kernels": "left out: the compiler refused it: no such register"}}')
+    write_wheel(wheel, "vllm-1.dist-info", [manifest, entry], DEFAULT_EPOCH)
     finish.check_and_say(wheel)
     said = capsys.readouterr().out
+    assert "_dcu_C left out: the compiler refused it: no such register" in said
     assert asked == ["audit", "import"]
     assert f"/py/python3.10 -m pip install --no-deps {wheel}" in said
     assert "numpy 1.26.4 is held, vLLM asks for >=2" in said

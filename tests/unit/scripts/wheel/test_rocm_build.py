@@ -140,6 +140,41 @@ def test_a_library_without_code_for_the_device_is_refused_in_the_runtimes_own_wo
     assert "hipErrorNoBinaryForGpu" in caught.value.why
 
 
+def test_own_kernels_that_do_not_compile_are_left_out_or_fatal_as_asked(plan: device.Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+    refused = errors.CannotBuild("compiling failed", "gemv.cu:1: error: planted", "read the log")
+    asked: list[object] = []
+
+    def run(p: device.Plan, targets: object) -> None:
+        asked.append(targets)
+        raise refused
+
+    monkeypatch.setattr(device, "run_ninja", run)
+    assert device.own_kernels(plan) == "the compiler refused it: gemv.cu:1: error: planted"
+    assert asked == [["_dcu_C"]]
+    with pytest.raises(errors.CannotBuild, match="compiling failed"):
+        device.own_kernels(replace(plan, dcu_kernels="required"))
+    refused = errors.CannotBuild(f"{device._OUT_OF_MEMORY} with 4 job(s)", "no verdict on the code", "fewer jobs")
+    with pytest.raises(errors.CannotBuild, match="out of memory"):
+        device.own_kernels(plan)
+    asked.clear()
+    assert device.own_kernels(replace(plan, dcu_kernels="0")) == "DCU_KERNELS=0"
+    assert device.own_kernels(replace(plan, archs=("gfx906",))) == "no DCU among the archs"
+    assert asked == []
+
+
+def test_dcu_kernels_has_three_values() -> None:
+    assert [device._own_kernels({"DCU_KERNELS": v}) for v in ("", "required", "0")] == ["", "required", "0"]
+    with pytest.raises(errors.UserError, match="neither required nor 0"):
+        device._own_kernels({"DCU_KERNELS": "off"})
+
+
+def test_own_kernels_hold_code_for_the_dcus_of_a_mixed_list_alone(plan: device.Plan, tmp_path: Path) -> None:
+    mixed = replace(plan, archs=("gfx906", "gfx936"))
+    device.check_code_objects(mixed, {"vllm/_dcu_C.abi3.so": bundle(tmp_path / "own", "gfx936")})
+    with pytest.raises(errors.CannotBuild, match="_dcu_C.abi3.so holds device code for gfx906, not for gfx936"):
+        device.check_code_objects(mixed, {"vllm/_dcu_C.abi3.so": bundle(tmp_path / "foreign", "gfx906")})
+
+
 def test_a_part_of_the_build_is_refused_but_for_a_stand_in() -> None:
     assert device._components({"ROCM_COMPONENTS": "_rocm_C"}, "gfx906") == ("_rocm_C",)
     with pytest.raises(errors.UserError, match="is not the whole build"):
