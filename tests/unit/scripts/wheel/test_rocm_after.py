@@ -15,12 +15,14 @@ from tests.unit.scripts.wheel.test_rocm_build import plan
 
 __all__ = ["plan"]  # a fixture
 
+MANIFEST = Entry("vllm/dcu/manifest.json", b'{"toolchain": {"dcu_kernels": "left out: the compiler refused it: no such register"}}')
+
 
 @pytest.fixture
 def wheel(tmp_path: Path) -> Path:
     path = tmp_path / "dist" / "vllm-0.18.1+gfx936.1-cp310-cp310-linux_x86_64.whl"
     path.parent.mkdir()
-    path.write_bytes(b"wheel")
+    write_wheel(path, "vllm-1.dist-info", [MANIFEST], DEFAULT_EPOCH)
     return path
 
 
@@ -56,8 +58,7 @@ def test_a_wheel_that_passes_comes_with_constraints_and_the_exact_lines(
 ) -> None:
     asked = given(monkeypatch, replace(plan, python=replace(plan.python, distributions={"torch": "2.10.0+das", "numpy": "1.26.4"})))
     entry = Entry("vllm-1.dist-info/METADATA", b"Name: vllm\nRequires-Dist: numpy>=2\n")
-    manifest = Entry("vllm/dcu/manifest.json", b'{"toolchain": {"dcu_kernels": "left out: the compiler refused it: no such register"}}')
-    write_wheel(wheel, "vllm-1.dist-info", [manifest, entry], DEFAULT_EPOCH)
+    write_wheel(wheel, "vllm-1.dist-info", [MANIFEST, entry], DEFAULT_EPOCH)
     finish.check_and_say(wheel)
     said = capsys.readouterr().out
     assert "_dcu_C left out: the compiler refused it: no such register" in said

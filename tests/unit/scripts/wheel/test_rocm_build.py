@@ -171,7 +171,7 @@ def test_dcu_kernels_has_three_values() -> None:
 def test_own_kernels_hold_code_for_the_dcus_of_a_mixed_list_alone(plan: device.Plan, tmp_path: Path) -> None:
     mixed = replace(plan, archs=("gfx906", "gfx936"))
     device.check_code_objects(mixed, {"vllm/_dcu_C.abi3.so": bundle(tmp_path / "own", "gfx936")})
-    with pytest.raises(errors.CannotBuild, match="_dcu_C.abi3.so holds device code for gfx906, not for gfx936"):
+    with pytest.raises(errors.CannotBuild, match=r"_dcu_C\.abi3\.so holds device code for gfx906, not for gfx936"):
         device.check_code_objects(mixed, {"vllm/_dcu_C.abi3.so": bundle(tmp_path / "foreign", "gfx906")})
 
 
