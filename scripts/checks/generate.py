@@ -2,6 +2,7 @@
 
 What takes a second is made again and compared. Of the rest `docs/generated.json` says what it was made from and what it came to: the
 sha256 of its inputs and of each file. A page is stale where its inputs changed, and edited where only the page did; both are refused.
+`make rebase ... ADOPT=1` records what it cannot make (`--carried VERSION`): such a page is named at every check until it is made.
 What was measured on a device cannot be made again here: `--measured PAGE` records one that was just brought back from there.
 """
 
@@ -25,6 +26,8 @@ from scripts.common.paths import BUILD, ROOT
 __all__ = ["PAGES", "Page", "faults", "main"]
 
 RECORD = "docs/generated.json"
+NOT_MADE = "not made for"
+"""Key of an entry of the record: the release that the page is not about yet."""
 PATCHES = ("upstream.toml", "patches/series", "patches/*.patch")
 REGION = "overlay/cmake/dcu.cmake:set.VLLM_DCU_REGION_SHA256"
 """A file, a colon and a regular expression: only the lines that match count."""
@@ -162,8 +165,8 @@ def _run(words: Sequence[str]) -> str:
     )
 
 
-def _save(page: Page) -> None:
-    record = {**_record(ROOT), page.files[0]: _entry(ROOT, page)}
+def _save(page: Page, **more: str) -> None:
+    record = {**_record(ROOT), page.files[0]: {**_entry(ROOT, page), **more}}
     known = {p.files[0] for p in PAGES if p.inputs}
     text = json.dumps({name: record[name] for name in sorted(record) if name in known}, indent=1) + "\n"
     atomic_write(ROOT / RECORD, text.encode())
@@ -181,12 +184,28 @@ def _measured(name: str) -> None:
     say(f"recorded: {', '.join(page.files)}")
 
 
+def not_made() -> list[tuple[Page, str]]:
+    """Pages that are still about the release before the pinned one, one sentence each."""
+    record = _record(ROOT)
+    said = [(p, record.get(p.files[0], {}).get(NOT_MADE)) for p in PAGES if p.inputs]
+    return [(p, f"{p.files[0]} was not made for vLLM {version} yet: {remedy(p)}") for p, version in said if version]
+
+
+def _carried(version: str) -> None:
+    for page in dict.fromkeys(page for page, _ in faults(ROOT, [p for p in PAGES if p.inputs])):
+        _save(page, **{NOT_MADE: version})
+
+
 def main(argv: Sequence[str]) -> int:
     """Command line of `generate`."""
     parser = argparse.ArgumentParser(prog="generate", description=__doc__)
     parser.add_argument("--check", action="store_true", help="write nothing; fail where a page is stale or was edited")
     parser.add_argument("--measured", metavar="PAGE", help="record a page that was just measured on a device")
+    parser.add_argument("--carried", metavar="VERSION", help="record stale pages as not made for this release, which was just adopted")
     args = parser.parse_args(argv)
+    if args.carried:
+        _carried(args.carried)
+        return 0
     if args.measured:
         _measured(args.measured)
         return 0
@@ -199,10 +218,12 @@ def main(argv: Sequence[str]) -> int:
                 "a page that nobody made says what nobody checked",
                 "run `make generate`; a page from a device is made there",
             )
+        for _, sentence in not_made():
+            print(f"not made: {sentence}")
         say(f"{sum(len(page.files) for page in PAGES)} generated files are what their sources make")
         return 0
     with hold(BUILD / ".generate.lock", "generate"):
-        stale = list(dict.fromkeys(page for page, _ in faults(ROOT, PAGES)))
+        stale = list(dict.fromkeys(page for page, _ in [*faults(ROOT, PAGES), *not_made()]))
         for page in stale:
             if not page.command:
                 continue

@@ -8,6 +8,7 @@ command finishes it, and `make rebase-abort` takes it back; every other verb ref
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -15,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 
 from scripts.common import errors
-from scripts.common.files import atomic_write, hold, remove_tree, say
+from scripts.common.files import atomic_write, hold, new_folder, remove_tree, say
 from scripts.common.git import Repo, open_repo
 from scripts.common.paths import ADOPTION, OVERLAY_ROOTS, ROOT, TREE, shown
 from scripts.rebase import bring
@@ -30,6 +31,8 @@ from scripts.upstream.releases import Pin, read_pin
 __all__ = ["take_over"]
 
 PAGES = HOME / "pages"
+NEXT = HOME / "next"
+GENERATED = "docs/generated.json"
 
 
 def take_over(result: Result) -> None:
@@ -55,7 +58,8 @@ def take_over(result: Result) -> None:
         gone = {f"patches/{p.name}": None for p in patches if f"patches/{p.name}" not in files}
         rest = {p: d for p, d in files.items() if p.startswith(("patches/", "docs/"))}
         subject = f"Carry the series to vLLM {result.target} (mechanical: `make rebase`)"
-        note = Note(result.target, old, _commit(repo, first, {**rest, **gone}, subject))
+        record = _record(repo, _commit(repo, first, {**rest, **gone}, subject), result.target)
+        note = Note(result.target, old, _commit(repo, first, {**rest, **gone, **record}, subject))
         atomic_write(ADOPTION, (json.dumps(asdict(note)) + "\n").encode())
         settle(repo, note, note.new)
     print(f"adopted: vLLM {result.target}, in two commits here")
@@ -63,9 +67,10 @@ def take_over(result: Result) -> None:
         print(f"  versions.toml: {line}")
     print(
         "what it does not bring along:\n"
-        f"  python -m scripts pins       the CPU wheel of {result.target}, from the index\n"
-        "  make apply && make census && make platform-table && make matrix    pages that are made from the applied tree\n"
-        "  make check                   what the project says to it\n"
+        f"  python -m scripts pins    the CPU wheel of {result.target}, from the index\n"
+        "  make apply                build/vllm\n"
+        "  make generate             the pages that are made from the applied tree; until then every check names them\n"
+        "  make check                what the project says to it\n"
         "records that were verified with another vLLM close by themselves: `python -m vllm.dcu verify` on the device"
     )
 
@@ -118,6 +123,33 @@ def _files(pin: Pin, result: Result, pages: Mapping[str, bytes]) -> tuple[list[s
     new = bring.brought(texts, pin.version, result.target, before, after)
     changed = [f"{name}: {after[name].words}" for name in after if after[name] != before.get(name)]
     return changed, {**result.files, **{p: t.encode() for p, t in new.items()}, **pages}
+
+
+def _record(repo: Repo, commit: str, target: str) -> dict[str, bytes]:
+    """The record of generated pages as it is to be: what only `make generate` can make is said to be not made for this release.
+
+    The tools of that very commit write it, in a folder of its own: what they read is what will be here.
+    """
+    if not (ROOT / GENERATED).is_file():
+        return {}
+    with new_folder(NEXT) as fresh:
+        index = HOME / "adoption-index"
+        drop_index(index)
+        scratch = Repo(repo.git_dir, fresh, index)
+        scratch.out("read-tree", commit)
+        scratch.out("checkout-index", "-a", "-f")
+        drop_index(index)
+        env = {**os.environ, "TOOLS_PYTHON": sys.executable}
+        done = subprocess.run([sys.executable, "-m", "scripts", "generate", "--carried", target], cwd=fresh, env=env, check=False)
+        data = (fresh / GENERATED).read_bytes()
+    remove_tree(NEXT)
+    if done.returncode:
+        raise errors.CheckFailed(
+            f"vLLM {target} is not adopted: its generated pages cannot be accounted for",
+            "`make generate` could not say above what they are made from",
+            "mend that, then run this again",
+        )
+    return {GENERATED: data}
 
 
 def _commit(repo: Repo, parent: str, files: Mapping[str, bytes | None], subject: str) -> str:

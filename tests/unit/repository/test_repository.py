@@ -69,8 +69,8 @@ def test_an_unknown_verb_is_one_sentence_and_exit_code_2(capsys):
     assert "there is no verb 'frobnicate'" in capsys.readouterr().err
 
 
-def test_the_pin_is_0_18_1_with_the_published_sha256():
-    sdist = releases.read_pin().sdist
+def test_0_18_1_is_known_by_the_published_sha256():
+    sdist = releases.read_pin().release("0.18.1")
     assert (sdist.version, sdist.size) == ("0.18.1", 30814301)
     assert sdist.sha256 == "8d18eff1c4ed21eb8cf7a45a1d1b34752d5ec287e79186e451d5c2f797cacdb7"
 

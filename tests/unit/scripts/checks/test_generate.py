@@ -111,3 +111,18 @@ def test_every_committed_evidence_file_and_table_is_a_page() -> None:
     known = {name for page in PAGES for name in page.files}
     assert {f"docs/evidence/{p.name}" for p in (docs / "evidence").iterdir()} <= known
     assert set(json.loads((generate.ROOT / generate.RECORD).read_text())) == {page.files[0] for page in PAGES if page.inputs}
+
+
+def test_what_an_adoption_could_not_make_is_named_at_every_check_until_it_is_made(
+    root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (root / "in/one.txt").write_text("2")
+    assert cli.run(["generate", "--carried", "9.9.9"]) == 0
+    assert cli.run(["generate", "--check"]) == 0
+    assert "not made: docs/a.md was not made for vLLM 9.9.9 yet: make generate" in capsys.readouterr().out
+    (root / "docs/a.md").write_text("| 8 |")
+    assert cli.run(["generate", "--check"]) == 14, "an edited page is no page that is only late"
+    monkeypatch.setattr(generate, "_run", lambda words: "")
+    assert cli.run(["generate"]) == 0
+    assert cli.run(["generate", "--check"]) == 0
+    assert "not made" not in capsys.readouterr().out
