@@ -192,7 +192,7 @@ def not_made() -> list[tuple[Page, str]]:
 
 
 def _carried(version: str) -> None:
-    for page in dict.fromkeys(page for page, _ in faults(ROOT, [p for p in PAGES if p.inputs])):
+    for page in dict.fromkeys(page for page, _ in faults(ROOT, [p for p in PAGES if p.inputs and p.command])):
         _save(page, **{NOT_MADE: version})
 
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import difflib
 import io
 import json
+import posixpath
 import tarfile
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path, PurePosixPath
+from typing import Literal
 
 from scripts.common import errors
 
@@ -130,35 +132,49 @@ def wanted(path: str) -> bool:
 def tree_from_directory(root: Path, version: str, patched: bool = False) -> Tree:
     """Read a work tree. Nothing in it is changed."""
     files: dict[str, bytes] = {}
-    for name in WANTED_FILES:
-        if (root / name).is_file():
-            files[name] = (root / name).read_bytes()
-    for folder in WANTED_FOLDERS:
-        for path in sorted((root / folder).rglob("*")):
-            inside = path.relative_to(root).as_posix()
-            if wanted(inside) and path.is_file():
-                files[inside] = path.read_bytes()
-    return Tree(version, files, patched)
+    links: dict[str, str] = {}
+    for path in [*(root / name for name in WANTED_FILES), *(p for folder in WANTED_FOLDERS for p in sorted((root / folder).rglob("*")))]:
+        inside = path.relative_to(root).as_posix()
+        if path.is_symlink():
+            links[inside] = str(path.readlink())
+        elif wanted(inside) and path.is_file():
+            files[inside] = path.read_bytes()
+    return Tree(version, _followed(files, links), patched)
 
 
 def tree_from_sdist(archive: Path, version: str) -> Tree:
     """Read an sdist without unpacking it: names are only compared, nothing is written anywhere."""
-    files: dict[str, bytes] = {}
-    with tarfile.open(fileobj=io.BytesIO(archive.read_bytes()), mode="r:gz") as tar:
-        for member in tar:
-            inside = PurePosixPath(*PurePosixPath(member.name).parts[1:]).as_posix()
-            if member.isreg() and wanted(inside):
-                stream = tar.extractfile(member)
-                if stream is not None:
-                    files[inside] = stream.read()
-    return Tree(version, files)
+    return _from_tar(archive.read_bytes(), "r:gz", version, False, top=1)
 
 
 def tree_from_tar(data: bytes, version: str, patched: bool) -> Tree:
     """Read what `git archive` of a commit gives."""
-    with tarfile.open(fileobj=io.BytesIO(data), mode="r:") as tar:
-        members = [(m.name, tar.extractfile(m)) for m in tar if m.isreg() and wanted(m.name)]
-        return Tree(version, {name: stream.read() for name, stream in members if stream is not None}, patched)
+    return _from_tar(data, "r:", version, patched, top=0)
+
+
+def _from_tar(data: bytes, mode: Literal["r:gz", "r:"], version: str, patched: bool, top: int) -> Tree:
+    """`top`: how many leading folders are not the tree's."""
+    files: dict[str, bytes] = {}
+    links: dict[str, str] = {}
+    with tarfile.open(fileobj=io.BytesIO(data), mode=mode) as tar:
+        for member in tar:
+            inside = PurePosixPath(*PurePosixPath(member.name).parts[top:]).as_posix()
+            if member.issym() and inside.split("/", 1)[0] in (*WANTED_FOLDERS, *WANTED_FILES):
+                links[inside] = member.linkname
+            elif member.isreg() and wanted(inside) and (stream := tar.extractfile(member)) is not None:
+                files[inside] = stream.read()
+    return Tree(version, _followed(files, links), patched)
+
+
+def _followed(files: dict[str, bytes], links: Mapping[str, str]) -> dict[str, bytes]:
+    """The files with links read as what they lead to, file or folder, as Python and the compiler do; what leads outside is not there."""
+    out = dict(files)
+    for _ in range(4):  # a link may lead to a link
+        for path, target in links.items():
+            end = posixpath.normpath(posixpath.join(posixpath.dirname(path), target))
+            found = {path + name.removeprefix(end): data for name, data in out.items() if name == end or name.startswith(end + "/")}
+            out.update({name: data for name, data in found.items() if wanted(name)})
+    return out
 
 
 def changes(old: Mapping[str, Fact], new: Mapping[str, Fact]) -> Iterator[tuple[str, Fact | None, Fact | None]]:
