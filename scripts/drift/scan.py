@@ -67,7 +67,7 @@ def previous(version: str) -> str:
 def release_of(root: Path) -> str:
     """The known release that a source tree is, or comes after: by its PKG-INFO, else by its folder's name, else the pinned one."""
     info = root / "PKG-INFO"
-    match = re.search(r"(?m)^Version: (\d+\.\d+\.\d+)", info.read_text(encoding="utf-8")) if info.is_file() else None
+    match = re.search(r"(?m)^Version: (\d+\.\d+\.\d+)", info.read_text(encoding="utf-8", errors="replace")) if info.is_file() else None
     match = match or re.search(r"(\d+\.\d+\.\d+)", root.resolve().name)
     if match is None:
         return read_pin().version

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterator
 from pathlib import Path
 
 from scripts.common import errors
 from scripts.common.git import Repo
 from scripts.common.paths import shown
+from scripts.drift import scan
 from scripts.series.commits import JUNK, scratch_index
-from scripts.upstream.releases import Pin, version_key
+from scripts.upstream.releases import Pin
 
 __all__ = ["import_folder", "release_of"]
 
 
 def release_of(pin: Pin, folder: Path, asked: str | None) -> str:
-    """The known release that a folder is made from: as asked, else as its PKG-INFO says, else the pinned one.
+    """The known release that a folder is made from: as asked, else as the drift scan tells it (PKG-INFO, folder name).
 
     The series is stepped there as to the release itself, so that a folder and an sdist of the same tree get the same answer.
 
@@ -29,14 +29,7 @@ def release_of(pin: Pin, folder: Path, asked: str | None) -> str:
         raise errors.MissingInput(
             f"{shown(folder)} is no vLLM source tree", "it has no vllm folder", "give the folder that holds CMakeLists.txt and vllm/"
         )
-    if asked:
-        return pin.release(asked).version
-    info = folder / "PKG-INFO"
-    said = re.search(r"(?m)^Version: (\d+(?:\.\d+)+)", info.read_text(encoding="utf-8", errors="replace")) if info.is_file() else None
-    if not said:
-        return pin.version
-    older = [v for v in pin.sdists if version_key(v) <= version_key(said[1])]
-    return max(older, key=version_key) if older else pin.version
+    return pin.release(asked).version if asked else scan.release_of(folder)
 
 
 def import_folder(repo: Repo, folder: Path) -> str:

@@ -46,9 +46,9 @@ def taken(repo: Repo, state: RunState, work: Path = WORK) -> Taken:
     Raises:
         errors.RebaseConflict: the files are not finished; the sentence names the first one and what is wrong with it.
     """
-    if not work.is_dir() or not state.parent:
+    if not work.is_dir():
         raise errors.MissingInput(
-            f"{shown(work)} is gone, or of an older version of these tools",
+            f"{shown(work)} is gone",
             "the corrected files are read from there",
             f"`{state.asked}` lays it out again",
         )
