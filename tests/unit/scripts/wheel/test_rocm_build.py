@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import zipfile
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -263,6 +264,15 @@ def wheel(folder: Path, **files: str) -> Path:
 def test_the_import_check_imports_the_wheel_in_a_child_and_installs_nothing(tmp_path: Path) -> None:
     python = facts(sys.executable)
     assert install.import_check(wheel(tmp_path), python, {"PATH": "/usr/bin:/bin"}) == {"LLMM1": "not bound"}
+
+
+def test_another_vllm_that_hides_the_built_one_is_named(tmp_path: Path) -> None:
+    """A `sitecustomize` that imports its own vllm first, as editable installs and vendors' hooks do."""
+    with zipfile.ZipFile(wheel(tmp_path)) as archive:
+        archive.extractall(tmp_path / "other")
+    (tmp_path / "other" / "sitecustomize.py").write_text("import vllm.dcu.manifest\n")
+    with pytest.raises(errors.CheckFailed, match="another vllm was imported"):
+        install.import_check(wheel(tmp_path), facts(sys.executable), {"PATH": "/usr/bin:/bin", "PYTHONPATH": str(tmp_path / "other")})
 
 
 def test_a_library_that_does_not_load_is_named_with_the_loaders_words(tmp_path: Path) -> None:
