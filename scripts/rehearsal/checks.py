@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from scripts.rehearsal.records import Run
 
-__all__ = ["LOGPROB_BOUND", "batch_was_shown", "counts_agree", "law_holds", "near", "same_answers", "silent"]
+__all__ = ["LOGPROB_BOUND", "batch_was_shown", "counts_agree", "law_holds", "near", "same_answers", "silent", "state_was_said"]
 
 LOGPROB_BOUND = {1: 0.16, 2: 0.55}
 """Layers -> how far a log probability may move when LLMM1 computes gate/up instead of F.linear.
@@ -55,6 +55,28 @@ def silent(run: Run) -> list[str]:
             found.append(f"{run.name}, {phase.name}: {phase.counts.hits} hits, the kernel ran {phase.counts.calls} times, 0 were due")
         if phase.steps is not None and phase.counts.single_rows != run.layers * phase.steps:
             found.append(f"{run.name}, {phase.name}: N was 1 {phase.counts.single_rows} times, {run.layers} x {phase.steps} were due")
+    return found
+
+
+STATES = {
+    "plugin": "Nothing of vLLM for gfx936 is active under it",
+    "beside": "the gate stands at ",
+    "after": "every capability is shut: ",
+}
+"""What a server has to say of itself in each state of a vendor's plugin."""
+
+
+def state_was_said(run: Run) -> list[str]:
+    """The state is said, once a process, and no other state's line; after a plugin the line names file, mark and remedy."""
+    found = []
+    for variant, phrase in STATES.items():
+        lines = [line for line in run.said if phrase in line]
+        if bool(lines) != (variant == run.variant):
+            found.append(f"{run.name}: {len(lines)} lines say {phrase!r}")
+        if len(lines) > run.processes:
+            found.append(f"{run.name}: {run.processes} processes said {len(lines)} times: {lines[0]}")
+    if run.variant == "after" and not any("(mark PATCHED_vllm_" in line and "--force-reinstall --no-deps" in line for line in run.said):
+        found.append(f"{run.name}: no line names a mark and the remedy")
     return found
 
 

@@ -93,6 +93,8 @@ class Run:
         start_seconds: until it was healthy.
         phases: in order.
         ending: how it ended, and what its counter files said then.
+        said: what its log says of the build and the platform, line by line.
+        processes: how many there were with layers in them, and so a decision to say.
     """
 
     name: str
@@ -104,6 +106,8 @@ class Run:
     start_seconds: float
     phases: tuple[Phase, ...]
     ending: Mapping[str, Any] = field(default_factory=dict)
+    said: tuple[str, ...] = ()
+    processes: int = 0
 
     def phase(self, name: str) -> Phase:
         """The phase of that name."""

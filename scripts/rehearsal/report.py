@@ -58,13 +58,16 @@ def judge(runs: Sequence[Run]) -> list[Judged]:
 
     stock = {run.model: run for run in runs if run.variant == "stock"}
     for run in runs:
-        if run.variant == "on":
+        if run.variant in checks.STATES:
+            said = next((line for line in run.said if checks.STATES[run.variant] in line), "").partition("] ")[2]
+            note("service", run, "what state it is in with a vendor's plugin is said, once a process", checks.state_was_said(run), said)
+        if run.variant in ("on", "beside"):
             _judge_on(run, stock.get(run.model), note)
         elif run.variant.startswith("fault:"):
             fault = run.variant.removeprefix("fault:")
-            said = FAULT_FINDERS[fault](run)
-            missed = [] if said else [f"the planted fault {fault} was not found"]
-            note("dispatch", run, f"the planted fault `{fault}` is found", missed, said[0] if said else "")
+            told = FAULT_FINDERS[fault](run)
+            missed = [] if told else [f"the planted fault {fault} was not found"]
+            note("dispatch", run, f"the planted fault `{fault}` is found", missed, told[0] if told else "")
         else:
             rows = sum(phase.counts.single_rows for phase in run.phases)
             note("dispatch", run, "no hit, although N was 1 as often as with it", checks.silent(run), f"{rows} calls with N=1")

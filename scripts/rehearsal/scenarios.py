@@ -6,6 +6,7 @@ Standard library only: the table's verb uses it from the tools environment, the 
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -15,10 +16,12 @@ from typing import Any
 
 from scripts.common.paths import ROOT
 
-__all__ = ["FAKES", "PROBES", "Answer", "Zygote", "link_tree", "zygote"]
+__all__ = ["FAKES", "PROBES", "VENDOR", "Answer", "Zygote", "link_tree", "own_copy", "zygote"]
 
 PROBES = ROOT / "scripts" / "rehearsal" / "probes"
 FAKES = PROBES / "fakes"
+VENDOR = ROOT / "scripts" / "rehearsal" / "vendor"
+"""For sys.path: the stand-in of the vendor's plugin."""
 
 
 @dataclass(frozen=True)
@@ -85,3 +88,21 @@ def link_tree(package: Path, folder: Path, version: str = "0.18.1+gfx936.1") -> 
     info.mkdir()
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: vllm\nVersion: {version}\n", encoding="utf-8")
     return folder
+
+
+def own_copy(tree: Path, name: str) -> Path:
+    """Make `name` of a linked tree a file of the tree's own; every folder above it becomes one too."""
+    place = tree
+    for part in ("vllm", *Path(name).parts):
+        place = place / part
+        if place.is_symlink():
+            target = place.resolve()
+            place.unlink()
+            if target.is_dir():
+                place.mkdir()
+                for entry in target.iterdir():
+                    if entry.name != "__pycache__":
+                        (place / entry.name).symlink_to(entry)
+            else:
+                shutil.copy2(target, place)
+    return place

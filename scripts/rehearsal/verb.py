@@ -7,6 +7,7 @@ kernel, gfx936 numbers or speed, the ROCm platform class, attention on a DCU, or
 from __future__ import annotations
 
 import argparse
+import subprocess
 import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from scripts.common.paths import BUILD, ROOT, TREE, shown
 from scripts.rehearsal import drive, report
 from scripts.rehearsal.climb import as_climb
 from scripts.rehearsal.records import CAPABILITY, Run
+from scripts.rehearsal.scenarios import VENDOR, own_copy
 from scripts.rehearsal.wave import build as host_build
 from scripts.rehearsal.wave import region
 from scripts.serving.ready import ready_python
@@ -28,6 +30,9 @@ from scripts.wheel.build import build_stock
 __all__ = ["FULL", "SHORT", "Scene", "main", "rehearse", "write_report"]
 
 FOLDER = BUILD / "rehearsal"
+WITH_PLUGIN = ("plugin", "beside")
+REWRITABLE = ("platforms/rocm.py", "model_executor/layers/utils.py", "envs.py", "v1/engine/core.py")
+"""What the stand-in of the plugin rewrites."""
 _SERVER = ("--max-num-seqs", "2", "--scheduling-policy", "priority", "--enable-prefix-caching")
 
 
@@ -37,7 +42,8 @@ class Scene:
 
     Attributes:
         name: of the run.
-        variant: `on`, `off`, `stock`, `gfx928`, or `fault:NAME` for a planted one.
+        variant: `on`, `off`, `stock`, `gfx928`, `fault:NAME` for a planted one; with the stand-in of the vendor's plugin `plugin` (not asked
+            for), `beside`, and `after` (gone, the files still rewritten).
         model: kind of model folder.
         compiled: torch.compile instead of eager.
         whole: also batching, streaming, prefix caching and priorities.
@@ -60,6 +66,9 @@ SHORT = (
     Scene("capability off", "off"),
     Scene("stock vLLM", "stock"),
     Scene("another DCU, gfx928", "gfx928"),
+    Scene("plugin, not asked for", "plugin"),
+    Scene("beside the plugin", "beside", whole=True),
+    Scene("after the plugin", "after"),
 )
 FULL = (
     *SHORT,
@@ -94,9 +103,29 @@ def host_kernel() -> Path | None:
         return None
 
 
-def environment(scene: Scene, folders: drive.Folders, kernel: Path | None) -> dict[str, str]:
-    """What makes the scene's server what it is."""
+def rewritable(python: Path, rewritten: bool) -> Path:
+    """A folder for PYTHONPATH: the vllm that `python` has, with files of its own that the plugin may rewrite, or has rewritten."""
+    code = "import importlib.util as u; print(u.find_spec('vllm').origin)"
+    found = subprocess.run([python, "-c", code], capture_output=True, text=True, check=True, cwd="/")
+    package = Path(found.stdout.strip()).parent
+    tree = FOLDER / "rewritable"
+    remove_tree(tree)
+    tree.mkdir(parents=True)
+    (tree / "vllm").symlink_to(package)
+    for name in REWRITABLE:
+        own_copy(tree, name)
+    if rewritten:
+        subprocess.run([python, str(VENDOR / "stand_in_hcu.py"), tree / "vllm"], check=True)
+    return tree
+
+
+def environment(scene: Scene, folders: drive.Folders, kernel: Path | None, tree: Path | None = None) -> dict[str, str]:
+    """What makes the scene's server what it is. `tree`: where its vllm is not the installed one."""
     path = [str(ROOT / "scripts" / "rehearsal" / "plugin")]
+    if tree is not None:
+        path.insert(0, str(tree))
+    if scene.variant in WITH_PLUGIN:
+        path.insert(0, str(VENDOR))
     if scene.variant == "stock":
         path.insert(0, str(stock_folder()))
     found = {
@@ -105,6 +134,11 @@ def environment(scene: Scene, folders: drive.Folders, kernel: Path | None) -> di
         "GFX936_SIM_LOG": str(folders.log),
         "VLLM_DCU_STATS_DIR": str(folders.stats),
     }
+    if scene.variant in WITH_PLUGIN:
+        found |= {"STAND_IN_HCU": "rewrite", "STAND_IN_HCU_DEVICE": "cpu"}
+    if scene.variant == "beside":
+        # As the children of `verify` see it: evidence for this pair there is none yet.
+        found |= {"VLLM_DCU_BESIDE": "vllm-hcu-stand-in", "VLLM_DCU_CAPABILITIES": f"{CAPABILITY}=force"}
     if scene.variant == "off":
         found["VLLM_DCU_CAPABILITIES"] = f"{CAPABILITY}=off"
     if scene.variant.startswith("fault:"):
@@ -128,7 +162,8 @@ def play(scene: Scene, python: Path, kernel: Path | None) -> Run:
     log = FOLDER / "logs" / f"{scene.name.replace(' ', '-').replace(':', '').replace(',', '')}.log"
     say(f"rehearsing: {scene.name}")
     model = model_folder(scene.model, python)
-    with serving(python, model, log, arguments=arguments, environment=environment(scene, folders, kernel)) as server:
+    tree = rewritable(python, scene.variant == "after") if scene.variant in (*WITH_PLUGIN, "after") else None
+    with serving(python, model, log, arguments=arguments, environment=environment(scene, folders, kernel, tree)) as server:
         phases = drive.probe(server, folders)
         if scene.whole:
             phases += drive.features(server, folders, prefix=KINDS[scene.model].family == "qwen3")
@@ -137,6 +172,8 @@ def play(scene: Scene, python: Path, kernel: Path | None) -> Run:
     return Run(
         scene.name, scene.variant, scene.model, KINDS[scene.model].layers, "compiled" if scene.compiled else "eager",
         version, server.start_seconds, tuple(phases), ending,
+        tuple(line for line in log.read_text(errors="replace").splitlines() if "] DCU: " in line),
+        log.read_text(errors="replace").count("gfx936_sim: pid "),
     )  # fmt: skip
 
 
@@ -156,7 +193,7 @@ def write_report(runs: Sequence[Run], name: str = "report") -> list[report.Judge
 def main(argv: Sequence[str]) -> int:
     """Command line of `rehearse`."""
     parser = argparse.ArgumentParser(prog="rehearse", description=__doc__)
-    parser.add_argument("--short", action="store_true", help="the form that CI runs: five servers")
+    parser.add_argument("--short", action="store_true", help="the form that CI runs: eight servers")
     parser.add_argument("--only", help="play only the scenes whose name contains this")
     args = parser.parse_args(argv)
     scenes = [scene for scene in (SHORT if args.short else FULL) if (args.only or "") in scene.name]

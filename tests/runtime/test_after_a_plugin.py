@@ -17,13 +17,11 @@ from typing import Any
 import pytest
 from vllm.dcu.device.footing import RESTS_ON, look
 
-from scripts.common.paths import ROOT
-from scripts.rehearsal.scenarios import Zygote, link_tree
+from scripts.rehearsal.scenarios import own_copy
 from tests.runtime.platform_scenarios import DCU, Ask, installed_package
+from tests.runtime.vendor import LINEAR, ROCM, UTILS, VENDOR, edit, said
 from tests.troubleshooting import row
 
-VENDOR = ROOT / "scripts" / "rehearsal" / "vendor"
-ROCM, UTILS, LINEAR = "platforms/rocm.py", "model_executor/layers/utils.py", "model_executor/layers/linear.py"
 WIDENED = ('"gfx90a", "gfx942", "gfx950"]', '"gfx90a", "gfx942", "gfx950", "gfx936", "gfx938"]')
 
 START = """
@@ -47,50 +45,6 @@ START = """
 """
 AS_BUILT = {"platform": "DcuRocmPlatform", "gate": True, "shut": False, "open predicates": [], "dispatch": "rocm_unquantized_gemm"}
 SHUT = AS_BUILT | {"shut": True}
-
-
-def own_copy(tree: Path, name: str) -> Path:
-    """Make `name` of a linked tree a file of the tree's own; every folder above it becomes one too."""
-    place = tree / "vllm"
-    for part in Path(name).parts:
-        place = place / part
-        if place.is_symlink():
-            target = place.resolve()
-            place.unlink()
-            if target.is_dir():
-                place.mkdir()
-                for entry in target.iterdir():
-                    if entry.name != "__pycache__":
-                        (place / entry.name).symlink_to(entry)
-            else:
-                shutil.copy2(target, place)
-    return place
-
-
-@pytest.fixture
-def tree(tmp_path: Path) -> Path:
-    """The installed package as a GPU build; the files that a decision rests on, and one more, may be written."""
-    made = link_tree(installed_package(), tmp_path / "site")
-    for name in (*RESTS_ON, "v1/engine/core.py"):
-        own_copy(made, name)
-    return made
-
-
-@pytest.fixture
-def there(runner: Zygote, tree: Path, tmp_path: Path) -> Ask:
-    (tmp_path / "asked").mkdir()
-    return Ask(runner, tree, tmp_path / "asked")
-
-
-def edit(tree: Path, name: str, old: str, new: str, mark: str = "") -> None:
-    path = tree / "vllm" / name
-    text = path.read_text()
-    assert old in text
-    path.write_text(text.replace(old, new) + (f"\n# {mark}\n" if mark else ""))
-
-
-def said(log: str, phrase: str = "every capability is shut") -> list[str]:
-    return [line for line in log.splitlines() if phrase in line]
 
 
 def asked(ask: Ask, code: str = START, **given: Any) -> tuple[Any, str]:

@@ -17,7 +17,7 @@ from vllm.dcu.arch import base_arch, is_dcu_arch
 from vllm.dcu.device import kfd, plugins
 from vllm.dcu.device.footing import footing
 
-__all__ = ["PLATFORM", "SealedArch", "also_without_amdsmi", "amdsmi_import_errors", "arch_source", "resolve_gcn_arch"]
+__all__ = ["PLATFORM", "SealedArch", "also_without_amdsmi", "amdsmi_import_errors", "arch_source", "own_arch", "resolve_gcn_arch"]
 
 logger = logging.getLogger(__name__)
 
@@ -134,6 +134,13 @@ def _mixed(nodes: tuple[kfd.Node, ...]) -> bool:
         return kfd.several_kinds(nodes)
     archs = {base_arch(arch) for arch in _amdsmi_archs()}
     return len(archs) > 1 and any(map(is_dcu_arch, archs))
+
+
+def own_arch() -> str | None:
+    """The device's arch without rocm.py, which another package's platform need not have loaded. Torch is the last resort, as it is there."""
+    if (seen := _visible_arch()) is not None:
+        return seen[0]
+    return _kfd_arch() or next(iter(_amdsmi_archs()), None) or _torch_arch()
 
 
 def amdsmi_import_errors() -> tuple[type[Exception], ...]:

@@ -20,8 +20,10 @@ __all__ = [
     "Switches",
     "Variable",
     "as_markdown",
+    "beside",
     "environment_variables",
     "evidence_file",
+    "package_name",
     "parse_capabilities",
     "parse_switch",
     "read_switches",
@@ -33,11 +35,13 @@ CAPABILITIES = "VLLM_DCU_CAPABILITIES"
 STATS_DIR = "VLLM_DCU_STATS_DIR"
 EVIDENCE = "VLLM_DCU_EVIDENCE"
 SIGNATURES = "VLLM_DCU_SIGNATURES"
+BESIDE = "VLLM_DCU_BESIDE"
 SKINNY_GEMM = "VLLM_ROCM_USE_SKINNY_GEMM"
 BATCH_INVARIANT = "VLLM_BATCH_INVARIANT"
 
 _ON = frozenset({"1", "true", "on", "yes"})
 _OFF = frozenset({"0", "false", "off", "no"})
+_PACKAGE = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
 _ID = re.compile(r"[a-z0-9]+(?:[-_.][a-z0-9]+)*")
 
 
@@ -146,6 +150,25 @@ def read_switches(environ: Mapping[str, str] | None = None) -> Switches:
     )
 
 
+def package_name(name: str) -> str:
+    """A package's name as packages are compared by: `vllm_hcu` is `vllm-hcu`."""
+    return re.sub(r"[-_.]+", "-", name.strip()).lower()
+
+
+def beside(environ: Mapping[str, str] | None = None) -> str:
+    """The package beside whose platform plugin the gate is to stand, as packages are compared by; empty: beside none.
+
+    Raises:
+        EnvError: a value that cannot be a package's name.
+    """
+    value = (os.environ if environ is None else environ).get(BESIDE, "").strip()
+    if not value or value.lower() in _OFF:
+        return ""
+    if value.lower() in _ON or not _PACKAGE.fullmatch(value):
+        raise EnvError(f"{BESIDE}={value!r} names no package: give the one that the platform plugin comes from (vllm-hcu), or unset it.")
+    return package_name(value)
+
+
 def stats_dir(environ: Mapping[str, str] | None = None) -> Path | None:
     """The folder for counter files, or None when counters stay in memory."""
     source = os.environ if environ is None else environ
@@ -211,6 +234,14 @@ VARIABLES: tuple[Variable, ...] = (
         "For `verify`: writes every distinct call signature of the unquantized GEMM there. Not for serving.",
     ),
     Variable(
+        BESIDE,
+        beside,
+        "the package of a platform plugin, `vllm-hcu`; unset, empty or off: none",
+        "Serve beside that plugin: platform, attention and all else are the plugin's; the gate stands at every unquantized Linear and dispatches by "
+        "evidence that was seen beside this very plugin and version. With another platform it is an error. Part of the compile cache's key. "
+        "See `docs/platform.md`.",
+    ),
+    Variable(
         SKINNY_GEMM,
         lambda: parse_switch(SKINNY_GEMM, os.environ.get(SKINNY_GEMM), default=True),
         "on: `1 true on yes`; off: `0 false off no`; any case, blanks ignored; unset or empty: on",
@@ -227,7 +258,7 @@ VARIABLES: tuple[Variable, ...] = (
 )
 
 environment_variables: dict[str, Callable[[], Any]] = {v.name: v.read for v in VARIABLES if v.ours}
-"""What `vllm/envs.py` adds to its own table. None changes a compiled graph (the operator is opaque), so compile_factors leaves all out."""
+"""What `vllm/envs.py` adds to its own table. Only BESIDE changes a compiled graph; compile_factors leaves the others out (the operator is opaque)."""
 
 
 def as_markdown() -> str:

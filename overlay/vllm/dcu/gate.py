@@ -15,18 +15,20 @@ A test or a rehearsal passes its own `Context`, labelled in `simulated`: `wrap(i
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from operator import attrgetter
 
 import torch
 from vllm.dcu.device.footing import say_once, when_replaced
 from vllm.dcu.device.plugins import owner
+from vllm.dcu.device.shut import left_on
+from vllm.dcu.dispatch import beside
 from vllm.dcu.dispatch.aside import say
-from vllm.dcu.dispatch.context import Context, observe_context
+from vllm.dcu.dispatch.context import Context, observe_context, pair_asked_for
 from vllm.dcu.dispatch.counters import FREQUENT, Tally, new_tally
 from vllm.dcu.dispatch.countfiles import Header, Key
 from vllm.dcu.dispatch.reasons import CALL_REASONS, Reason
-from vllm.dcu.dispatch.rules import candidates, choose, is_forced, standing_reasons, toolchain_phrases, unknown_capabilities
+from vllm.dcu.dispatch.rules import candidates, choose, is_forced, standing_reasons, toolchain_phrases, unknown_capabilities, unshown
 from vllm.dcu.dispatch.signatures import recorded
 from vllm.dcu.env import EnvError, stats_dir
 from vllm.dcu.records.catalog import CATALOG
@@ -34,7 +36,7 @@ from vllm.dcu.records.kernels import KERNELS
 from vllm.dcu.records.record import Record, Verdict
 from vllm.logger import init_logger
 
-__all__ = ["ActiveGate", "Context", "active", "build", "wrap"]
+__all__ = ["ActiveGate", "Context", "active", "build", "stand_beside", "wrap"]
 
 logger = init_logger(__name__)
 
@@ -49,14 +51,19 @@ _FITS = -1
 class ActiveGate:
     """What was decided in this process: the context, why each record is closed (empty: open), and the counters.
 
-    `forget` drops what was decided for single shapes.
+    `over` makes a gate that leaves to the given function what it does not take; `forget` drops what was decided for single shapes.
     """
 
     context: Context
     standing: dict[str, tuple[Reason, ...]]
     tally: Tally
-    gemm: Gemm
+    over: Callable[[Gemm], Gemm]
     forget: Callable[[], None] = lambda: None
+
+    @cached_property
+    def gemm(self) -> Gemm:
+        """The gate over `F.linear`."""
+        return self.over(torch.nn.functional.linear)
 
     def shut(self) -> None:
         """Close every capability for the rest of this process, because calls do not come as they were built to."""
@@ -92,9 +99,10 @@ def wrap(impl: Gemm, context: Context | None = None) -> Gemm:
     """
     global _active
     if context is None:
+        if _of_a_plugin():
+            return impl
         context = observe_context()
         if context is None:
-            _tell_of_plugin()
             return impl
     _active = build(context, CATALOG + context.site.records)
     _announce(_active, CATALOG + context.site.records)
@@ -102,11 +110,42 @@ def wrap(impl: Gemm, context: Context | None = None) -> Gemm:
     return recorded(_active.gemm, hits=partial(_hits, _active))
 
 
-def _tell_of_plugin() -> None:
+def _of_a_plugin() -> bool:
+    """Whether another package has the platform. Then the operator is not ours; where it was asked for, the gate comes with the loaded model."""
     from vllm.platforms import current_platform
 
-    if current_platform.is_rocm() and (who := owner(type(current_platform))):
+    who = owner(type(current_platform)) if current_platform.is_rocm() else None
+    if who is None:
+        return False
+    if pair_asked_for() is None:
         say_once(logger, f"DCU: the platform is {who}: an out-of-tree plugin. Nothing of vLLM for gfx936 is active under it.")
+    else:
+        beside.arm(stand_beside)
+    for what in left_on(current_platform):
+        say_once(logger, f"DCU: {who} leaves on what vLLM for gfx936 keeps shut, and it is not ours to change there: {what}.")
+    return True
+
+
+def stand_beside(model: torch.nn.Module) -> None:
+    """Put the gate at every unquantized layer of a loaded model, beside the plugin that was asked for.
+
+    Raises:
+        EnvError: a switch has a value that cannot be read or honoured.
+    """
+    global _active
+    gate = _active
+    if gate is None or not gate.context.beside:
+        context = observe_context()
+        if context is None:
+            say_once(logger, "DCU: VLLM_DCU_BESIDE is set and there is no gfx936 here: nothing of vLLM for gfx936 is active.")
+            return
+        gate = _active = build(context, CATALOG + context.site.records)
+        _announce(gate, CATALOG + context.site.records)
+    hits = partial(_hits, gate)
+    taken = beside.take(model, lambda generic: recorded(gate.over(generic), hits), share=not gate.context.switches.batch_invariant)
+    logger.info(
+        "DCU: beside %s, %s [%s]. Platform, attention and all else are the plugin's.", gate.context.beside, taken, gate.context.label
+    )
 
 
 def _hits(gate: ActiveGate) -> int:
@@ -127,7 +166,7 @@ def build(context: Context, records: tuple[Record, ...] = CATALOG) -> ActiveGate
     slots: dict[tuple[torch.dtype, torch.Size], _Slot] = {}
     tally = new_tally(header, stats_dir(), on_reset=slots.clear)
     opener = _Opener(context, records, standing, tally, slots)
-    return ActiveGate(context, standing, tally, _make_gemm(context.device_type, tally, slots, opener), slots.clear)
+    return ActiveGate(context, standing, tally, partial(_make_gemm, context.device_type, tally, slots, opener), slots.clear)
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,8 +277,7 @@ def _refusal(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, s
     return _FITS
 
 
-def _make_gemm(device_type: str, tally: Tally, slots: dict[tuple[torch.dtype, torch.Size], _Slot], opener: _Opener) -> Gemm:
-    linear = torch.nn.functional.linear
+def _make_gemm(device_type: str, tally: Tally, slots: dict[tuple[torch.dtype, torch.Size], _Slot], opener: _Opener, linear: Gemm) -> Gemm:
     # `x.is_cuda` and its like: a tenth of the cost of comparing `x.device.type`.
     on_device: Callable[[object], bool] = attrgetter(f"is_{device_type}")
     hit_offset = len(CALL_REASONS)
@@ -306,12 +344,12 @@ def _announce(gate: ActiveGate, records: tuple[Record, ...]) -> None:
         if reasons:
             why = " ".join(f"[{r.value}] {r.sentence} {r.todo}" for r in reasons)
             logger.info("DCU capability %s is closed [%s]: %s%s", record.id, context.label, why, differs and f" ({differs})")
-        elif differs and is_forced(record, context):
+        elif (over := unshown(record, context)) and is_forced(record, context):
             logger.warning(
                 "DCU capability %s is FORCED OPEN by VLLM_DCU_CAPABILITIES [%s] although %s: its results are unverified.",
                 record.id,
                 context.label,
-                differs,
+                "; ".join(over),
             )
         else:
             logger.info("DCU capability %s is open [%s].", record.id, context.label)

@@ -25,6 +25,7 @@ from vllm.dcu.records.typed import Words, dump, load, take
 
 __all__ = [
     "FILE_NAME",
+    "REWRITTEN",
     "SCHEMA",
     "Manifest",
     "ManifestError",
@@ -40,6 +41,9 @@ __all__ = [
 
 SCHEMA = 1
 _MOST_BYTES = 16 << 20
+REWRITTEN = (
+    "a platform plugin has rewritten this vLLM, which uninstalling it does not undo: pip install --force-reinstall --no-deps of its wheel"
+)
 
 _Sha256 = Annotated[str, Words(r"[0-9a-f]{64}", "a sha256")]
 _Id = Annotated[str, Words(r"[0-9a-f]{40}", "an id of git")]
@@ -199,10 +203,7 @@ def examine(package: Path, search: Sequence[str] | None = None) -> Verdict:
             )
         problems += altered(manifest, package)
         if any("(mark " in problem for problem in problems):
-            problems.append(
-                "a platform plugin has rewritten this vLLM, which uninstalling it does not undo: "
-                f"pip install --force-reinstall --no-deps of the wheel of vllm {manifest.version}"
-            )
+            problems.append(REWRITTEN)
         # vLLM chooses its platform by the installed *metadata*, which may belong to another copy than the code.
         versions = [d.version for d in importlib.metadata.distributions(name="vllm", path=list(search))]
         if not versions:

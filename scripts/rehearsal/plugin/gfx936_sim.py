@@ -19,6 +19,7 @@ GFX936_SIM_FAULT plants a fault to be found; `wrong-variant:3` makes GEMV's vari
 import contextlib
 import ctypes
 import dataclasses
+import functools
 import os
 import sys
 import types
@@ -57,7 +58,7 @@ def register() -> None:
     import vllm.platforms.rocm as rocm
 
     _kept.extend((_define_kernel(), _define_gemv()))
-    view = type("Gfx936View", (type(current_platform),), {"_enum": PlatformEnum.ROCM})()
+    view = type("Gfx936View", (type(current_platform),), {"_enum": PlatformEnum.ROCM, "is_cpu": lambda self: False})()
     import vllm.model_executor.layers.linear as linear
     import vllm.model_executor.layers.utils as utils
     import vllm.model_executor.layers.vocab_parallel_embedding as embedding
@@ -66,6 +67,7 @@ def register() -> None:
         module.current_platform = view
     utils.num_compute_units = lambda device_id=0: 80
     gemm = _gate(utils.rocm_unquantized_gemm_impl, view)
+    _watch_what_a_plugin_leaves(utils)
     library = torch.library.Library("vllm", "IMPL")
     library.impl("rocm_unquantized_gemm", _watched(_with_fault(gemm)), "CPU", allow_override=True)
     _kept.append(library)
@@ -78,22 +80,42 @@ def _gate(impl: Callable[..., torch.Tensor], view: Any) -> Callable[..., torch.T
     try:
         from vllm.dcu import gate
         from vllm.dcu.dispatch.context import observe_context
+        from vllm.dcu.env import beside
     except ModuleNotFoundError:
         return impl
     if os.environ.get("GFX936_SIM_FAULT") == "lost-counts" and "EngineCore" in _title():
         del os.environ["VLLM_DCU_STATS_DIR"]
+    # Beside a plugin the gate observes for itself, once a model is loaded.
+    gate.observe_context = lambda: _as_on_hardware(observe_context())  # type: ignore[attr-defined]
     with _platform(view):
-        context = observe_context()
-    if context is None:
-        return impl
-    context = dataclasses.replace(
+        context = observe_context() if not beside() else None
+    return impl if context is None else gate.wrap(impl, _as_on_hardware(context))
+
+
+def _as_on_hardware(context: Any) -> Any:
+    return context and dataclasses.replace(
         context,
         toolchain=dataclasses.replace(context.toolchain, hip="6.2.0"),
         code_objects=frozenset({context.arch}),
         own_code_objects=frozenset({context.arch}),
         simulated=SIMULATED,
     )
-    return gate.wrap(impl, context)
+
+
+def _watch_what_a_plugin_leaves(utils: Any) -> None:
+    """Count N also where the operator is passed by: in the default function, and in the gate's operator beside a plugin."""
+    default = _watched(torch.nn.functional.linear)
+    utils.default_unquantized_gemm = lambda layer, x, weight, bias=None: default(x, weight, bias)
+    with contextlib.suppress(ModuleNotFoundError):
+        import vllm.dcu.dispatch.beside as beside
+
+        taken = beside._linear
+
+        @functools.wraps(taken)
+        def watched(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, path: int) -> torch.Tensor:
+            return _watched(functools.partial(taken, path=path))(x, weight, bias)
+
+        beside._linear = watched
 
 
 @contextlib.contextmanager

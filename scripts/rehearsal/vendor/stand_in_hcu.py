@@ -6,7 +6,9 @@ STAND_IN_HCU says by which, separated by commas; without it the plugin only take
 * `rewrite`: at the first run, installed files are changed as text and marked (`PATCHED_...`), as up to its 0.21 line;
 * `import`: a module's functions are replaced right after its import, in every process, as later ones do;
 * `method`: the class of the Linear's method is replaced by one of the plugin's own, which computes with a function of its own;
-* `fork`: custom all-reduce is left on (it always is) and the platform says so.
+* `transposed`: what it computes with holds its weights transposed.
+
+STAND_IN_HCU_DEVICE=cpu makes the platform one that a CPU can serve, `cpu tensors` one whose tensors lie on the CPU.
 
 Written for this project from what the vendor's public sources do; nothing is copied from them.
 """
@@ -55,10 +57,11 @@ def general() -> None:
     print(f"stand_in_hcu: general plugin in pid {os.getpid()}", file=sys.stderr, flush=True)
 
 
-def rewrite() -> None:
+def rewrite(package: str | None = None) -> None:
     """Change installed files as text; what was changed before is left alone, and a file that cannot be written too."""
+    root = package or next(iter(sys.modules["vllm"].__path__))
     for name, pairs in REWRITES.items():
-        path = _source(name)
+        path = _source(root, name)
         if path is None:
             continue
         text = path.read_text(encoding="utf-8")
@@ -74,8 +77,7 @@ def rewrite() -> None:
                 print(f"stand_in_hcu: {error}", file=sys.stderr)
 
 
-def _source(name: str) -> Path | None:
-    root = next(iter(sys.modules["vllm"].__path__))
+def _source(root: str, name: str) -> Path | None:
     base = Path(root, *name.split(".")[1:])
     return next((path for path in (base.with_suffix(".py"), base / "__init__.py") if path.is_file()), None)
 
@@ -90,12 +92,16 @@ def _patch_dispatch(module: ModuleType) -> None:
 
 
 def _patch_method(module: ModuleType) -> None:
-    """A method class of the plugin's own, that calls none of vLLM's functions."""
+    """A method class of the plugin's own, that calls none of vLLM's functions; what it computed can be told by `calls`."""
     import torch
 
     class StandInLinearMethod(module.UnquantizedLinearMethod):  # type: ignore[misc,name-defined]
+        calls = 0
+
         def apply(self, layer: torch.nn.Module, x: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
-            return torch.matmul(x, layer.weight.t()) if bias is None else torch.matmul(x, layer.weight.t()) + bias
+            StandInLinearMethod.calls += 1
+            weight = layer.weight if "transposed" in means() else layer.weight.t()
+            return torch.matmul(x, weight) if bias is None else torch.matmul(x, weight) + bias
 
     StandInLinearMethod.__name__ = StandInLinearMethod.__qualname__ = "UnquantizedLinearMethod"
     module.UnquantizedLinearMethod = StandInLinearMethod  # type: ignore[attr-defined]
@@ -120,3 +126,7 @@ class _AfterImport(importlib.abc.MetaPathFinder):
 
             spec.loader.exec_module = then_patch  # type: ignore[method-assign]
         return spec
+
+
+if __name__ == "__main__":
+    rewrite(sys.argv[1])

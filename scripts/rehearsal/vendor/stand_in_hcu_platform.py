@@ -2,6 +2,7 @@
 """TEST ONLY: the platform classes of the stand-in, which are no subclass of vLLM's RocmPlatform and carry ROCm's enum."""
 
 import os
+import sys
 
 from vllm.platforms.interface import Platform, PlatformEnum
 
@@ -13,8 +14,8 @@ class HipStandIn(Platform):  # type: ignore[misc]
 
     _enum = PlatformEnum.ROCM
     device_name = "hip"
-    device_type = "cuda"
-    dispatch_key = "CUDA"
+    device_type = "cpu" if os.environ.get("STAND_IN_HCU_DEVICE") == "cpu tensors" else "cuda"
+    dispatch_key = device_type.upper()
     ray_device_key = "GPU"
     dist_backend = "nccl"
     device_control_env_var = "CUDA_VISIBLE_DEVICES"
@@ -28,9 +29,13 @@ if os.environ.get("STAND_IN_HCU_DEVICE") == "cpu":
     from vllm.platforms.cpu import CpuPlatform
 
     class CpuStandIn(CpuPlatform):  # type: ignore[misc]
-        """The same, made so that a CPU can serve it: ROCm by its enum, and the CPU's in everything that is computed."""
+        """The same, made so that a CPU can serve it: ROCm for who chooses a Linear and for the gate, the CPU's own for all who compute."""
 
         _enum = PlatformEnum.ROCM
+
+        def is_rocm(self) -> bool:
+            asker = str(sys._getframe(1).f_globals.get("__name__"))
+            return asker.startswith(("vllm.dcu.", "vllm.model_executor.layers.utils"))
 
         def is_cpu(self) -> bool:
             return True

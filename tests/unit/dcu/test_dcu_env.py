@@ -89,10 +89,15 @@ def test_the_stats_folder_is_optional() -> None:
 
 @pytest.mark.parametrize("form", [r"^\+    ([A-Z_]+): ", r'^\+    "(\w+)": dcu_variable\("\1"\),', r'^\+        "(\w+)",'])
 def test_every_variable_of_ours_is_registered_and_keeps_out_of_the_compile_cache(form: str) -> None:
-    """By the patch: its declarations, its getters and what it leaves out of compile_factors are our variables, all and no other."""
+    """By the patch: its declarations, its getters and what it leaves out of compile_factors are our variables, all and no other.
+
+    But for the one that changes the graph: it is part of the key.
+    """
     patch = (Path(__file__).parents[3] / "patches" / "register-the-dcu-environment-variables.patch").read_text()
     ours = set(env.environment_variables)
-    assert set(re.findall(form, patch, re.MULTILINE)) == ours
+    assert set(re.findall(form, patch, re.MULTILINE)) == (
+        ours - {env.BESIDE} if form.endswith('",') and "dcu_variable" not in form else ours
+    )
     assert set(re.findall(form, patch.replace("VLLM_DCU_SIGNATURES", "VLLM_DCU_OTHER"), re.MULTILINE)) != ours
 
 
@@ -101,3 +106,17 @@ def test_a_registered_variable_is_read_from_the_process(monkeypatch: pytest.Monk
     monkeypatch.setenv("VLLM_DCU_STATS_DIR", "/x")
     assert env.environment_variables["VLLM_DCU_CAPABILITIES"]() == {ID: Mode.OFF}
     assert env.environment_variables["VLLM_DCU_STATS_DIR"]() == Path("/x")
+
+
+@pytest.mark.parametrize(
+    ("value", "package"),
+    [("", ""), ("  ", ""), ("off", ""), ("0", ""), ("vllm-hcu", "vllm-hcu"), (" Vllm_Hcu ", "vllm-hcu"), ("a.b", "a-b")],
+)
+def test_the_plugin_to_stand_beside_is_a_packages_name(value: str, package: str) -> None:
+    assert env.beside({"VLLM_DCU_BESIDE": value}) == package
+
+
+@pytest.mark.parametrize("value", ["1", "yes", "a b", "-", "vllm_hcu==1"])
+def test_what_names_no_package_is_an_error(value: str) -> None:
+    with pytest.raises(EnvError, match=r"^VLLM_DCU_BESIDE="):
+        env.beside({"VLLM_DCU_BESIDE": value})

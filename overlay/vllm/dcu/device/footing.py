@@ -12,7 +12,7 @@ import json
 import marshal
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from importlib.machinery import SOURCE_SUFFIXES
 from logging import Logger
@@ -66,14 +66,18 @@ class Footing:
         edits: one phrase for each file that is not the build's as it runs.
         unknown: why nothing can be said, empty where it can.
         digest: hash of the edited files together, empty where there is none: what rewrote them is told apart by it.
-        unmarked: the phrases about files that carry no mark of a plugin.
+        foreign: those of the phrases that are not the doing of the plugin that has the platform.
     """
 
     version: str = ""
     edits: tuple[str, ...] = ()
     unknown: str = ""
     digest: str = ""
-    unmarked: tuple[str, ...] = ()
+    foreign: tuple[str, ...] = ()
+
+    def beside(self) -> "Footing":
+        """The same for a process that stands beside the plugin: what the plugin did is not held against it."""
+        return replace(self, edits=self.foreign)
 
     @property
     def sentence(self) -> str:
@@ -96,15 +100,15 @@ def footing() -> Footing:
     return look(Path(next(iter(sys.modules["vllm"].__path__))))
 
 
-def look(package: Path) -> Footing:
-    """How the vllm in the folder (or zip) `package` stands."""
+def look(package: Path, plugin: Path | None = None) -> Footing:
+    """How the vllm in the folder (or zip) `package` stands. `plugin`: the package folder of the plugin that has the platform."""
     try:
         raw = json.loads(_read(package / "dcu" / FILE_NAME) or b"")
         version, hashes = str(raw["version"]), dict(raw["files"])
     except (ValueError, KeyError, TypeError):
         return Footing(unknown=f"{package} has no build manifest that can be read, so that nothing says which files it was built of")
     found: list[str] = []
-    unmarked: list[str] = []
+    foreign: list[str] = []
     digest = sha256()
     for name in RESTS_ON:
         data = _read(package / name)
@@ -112,15 +116,15 @@ def look(package: Path) -> Footing:
         if phrase := _fault(package, name, data, hashes.get(name, ""), marked):
             found.append(phrase)
             digest.update(data or phrase.encode())
-            if not marked:
-                unmarked.append(phrase)
-    return Footing(version, tuple(found), "", digest.hexdigest() if found else "", tuple(unmarked))
+            if not marked and not (plugin and Path(_origin(name) or "/").is_relative_to(plugin)):
+                foreign.append(phrase)
+    return Footing(version, tuple(found), "", digest.hexdigest() if found else "", tuple(foreign))
 
 
 def _fault(package: Path, name: str, data: bytes | None, built: str, marked: tuple[str, ...]) -> str:
     """What is wrong with one file, as a phrase that names it; empty where it is the build's and is what runs."""
     path = package / name
-    origin = getattr(sys.modules.get(_module(name)), "__file__", None)
+    origin = _origin(name)
     if origin and not origin.endswith(tuple(SOURCE_SUFFIXES)):
         return f"{path} is not what runs: its code comes from {origin}"
     if origin and Path(origin) != path:
@@ -132,6 +136,11 @@ def _fault(package: Path, name: str, data: bytes | None, built: str, marked: tup
     if compiled := _unchecked(path, data):
         return f"{path} is not what runs: {compiled} was compiled from another text"
     return ""
+
+
+def _origin(name: str) -> str | None:
+    """Where the code of one of the files came from, if its module is loaded."""
+    return getattr(sys.modules.get(_module(name)), "__file__", None)
 
 
 def _module(name: str) -> str:

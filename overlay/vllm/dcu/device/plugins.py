@@ -8,7 +8,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points, packages_distributions
 
-__all__ = ["Owner", "in_use", "normal", "owner", "platform_plugins"]
+from vllm.dcu.env import package_name
+
+__all__ = ["Owner", "in_use", "owner", "platform_plugins"]
 
 _GROUP = "vllm.platform_plugins"
 
@@ -23,11 +25,6 @@ class Owner:
 
     def __str__(self) -> str:
         return f"{self.platform} of {f'{self.name} {self.version}' if self.name else 'no installed package'}"
-
-
-def normal(name: str) -> str:
-    """A distribution's name as packages are compared by: `vllm_hcu` is `vllm-hcu`."""
-    return re.sub(r"[-_.]+", "-", name.strip()).lower()
 
 
 def _found() -> Iterator[EntryPoint]:
@@ -60,4 +57,4 @@ def _owner(module: str, qualname: str) -> Owner | None:
     named = [e.dist.name for e in plugins if e.dist is not None and re.split(r"[.:]", e.value)[0] == top]
     # The class may lie in another package than the entry point; vLLM never takes more than one plugin.
     name = next(iter([*named, *(n for n in packages_distributions().get(top, ()) if n in dists), *(dists if len(dists) == 1 else ())]), "")
-    return Owner(normal(name), dists[name].version if name else "", f"{module}.{qualname}")
+    return Owner(package_name(name), dists[name].version if name else "", f"{module}.{qualname}")

@@ -18,6 +18,7 @@ __all__ = [
     "kv_cache_refusal",
     "kv_scheme_refusal",
     "layer_refusal",
+    "left_on",
     "quantization_refusal",
     "withdraw",
 ]
@@ -106,6 +107,21 @@ def withdraw(environ: MutableMapping[str, str]) -> tuple[str, ...]:
             said.append(_sentence(f"{switch.variable}={value}", switch.capability, outcome))
     environ.setdefault("VLLM_ROCM_CUSTOM_PAGED_ATTN", "0")
     return tuple(said)
+
+
+_ASKED = {"custom all-reduce": "use_custom_allreduce", "fp8": "supports_fp8", "mx": "supports_mx"}
+
+
+def left_on(platform: object) -> tuple[str, ...]:
+    """What another package's platform leaves on and ours keeps shut, each with the reason."""
+    found = []
+    for capability, question in _ASKED.items():
+        try:
+            if getattr(platform, question)():
+                found.append(f"{capability} ({CAPABILITIES.get(capability, CAPABILITIES['quick all-reduce'])})")
+        except Exception:  # noqa: S112  (a platform that cannot answer leaves nothing on that we could name)
+            continue
+    return tuple(found)
 
 
 def attention_refusal(backend: str, vit: bool = False) -> str | None:

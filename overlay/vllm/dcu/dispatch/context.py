@@ -12,10 +12,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from vllm.dcu import detect
 from vllm.dcu.arch import base_arch, is_dcu_arch
-from vllm.dcu.device.footing import AS_BUILT, Footing, close_families, footing
-from vllm.dcu.device.plugins import owner
-from vllm.dcu.env import Switches, evidence_file, read_switches
+from vllm.dcu.device.footing import AS_BUILT, Footing, close_families, footing, look
+from vllm.dcu.device.plugins import Owner, owner
+from vllm.dcu.env import BESIDE, EnvError, Switches, beside, evidence_file, read_switches
 from vllm.dcu.evidence.site import NO_SITE, Site, observe_site
 from vllm.dcu.records.kernels import GEMV, KERNELS, LLMM1, Kernel
 from vllm.dcu.records.record import Record, Toolchain
@@ -55,6 +56,7 @@ class Context:
         simulated: empty on hardware. Otherwise what is simulated, for people to read.
         site: what the site's own evidence means here.
         footing: whether the files that the decision rests on are the build's.
+        beside: the plugin that has the platform and beside which the gate stands (see `Binding.platform`); empty on our own.
     """
 
     arch: str
@@ -67,6 +69,7 @@ class Context:
     simulated: str = ""
     site: Site = NO_SITE
     footing: Footing = AS_BUILT
+    beside: str = ""
 
     @property
     def label(self) -> str:
@@ -78,23 +81,54 @@ class Context:
         return self.code_objects if kernel.extension == LLMM1.extension else self.own_code_objects
 
 
-def observe_context() -> Context | None:
-    """The facts of this process, or None where vLLM does not run as ROCm on a DCU arch, or under another package's platform.
-
-    Touches no device and imports no platform: the platform was resolved before the operator is registered.
+def pair_asked_for() -> Owner | None:
+    """The owner of the active platform, where VLLM_DCU_BESIDE asks for it. None: it asks for none, or vLLM does not run as ROCm.
 
     Raises:
-        EnvError: a switch has a value that cannot be read.
+        EnvError: another package has the platform than the one asked for.
     """
     from vllm.platforms import current_platform
 
-    if not current_platform.is_rocm() or owner(type(current_platform)):
+    asked = beside() if current_platform.is_rocm() else ""
+    if not asked:
         return None
-    rocm = sys.modules.get("vllm.platforms.rocm")
-    arch = getattr(rocm, "_GCN_ARCH", "")
-    if rocm is None or not is_dcu_arch(arch):
+    who = owner(type(current_platform))
+    if who is None or who.name != asked:
+        kind = type(current_platform)
+        there = str(who or f"{kind.__module__}.{kind.__qualname__}")
+        raise EnvError(f"{BESIDE} asks for {asked}, and the platform is {there}: install that plugin, or unset the variable.")
+    return who
+
+
+def observe_context() -> Context | None:
+    """The facts of this process, or None where vLLM does not run as ROCm on a DCU arch, or under a platform that was not asked for.
+
+    On our own platform it touches no device. Beside a plugin it asks torch where nothing else tells the arch.
+
+    Raises:
+        EnvError: a switch has a value that cannot be read or honoured.
+    """
+    from vllm.platforms import current_platform
+
+    if not current_platform.is_rocm():
         return None
-    close_families(rocm)
+    who = pair_asked_for()
+    if who is None:
+        rocm = sys.modules.get("vllm.platforms.rocm")
+        arch = getattr(rocm, "_GCN_ARCH", "")
+        if rocm is None or owner(type(current_platform)) or not is_dcu_arch(arch):
+            return None
+        close_families(rocm)
+        stands, platform = footing(), ""
+    else:
+        arch = detect.own_arch() or ""
+        if not is_dcu_arch(arch):
+            return None
+        module = sys.modules[type(current_platform).__module__.split(".")[0]]
+        found = look(
+            Path(next(iter(sys.modules["vllm"].__path__))), Path(module.__file__ or "/").parent if hasattr(module, "__path__") else None
+        )
+        stands, platform = found.beside(), f"{who}{f', rewrote {found.digest}' if found.digest else ''}"
     toolchain, evidence = running_toolchain(), evidence_file()
     load_own_kernels()
     return Context(
@@ -105,8 +139,9 @@ def observe_context() -> Context | None:
         code_objects=_extension_targets(LLMM1.extension),
         own_code_objects=_extension_targets(GEMV.extension),
         switches=read_switches(),
-        site=observe_site(evidence, base_arch(arch), toolchain) if evidence else NO_SITE,
-        footing=footing(),
+        site=observe_site(evidence, base_arch(arch), toolchain, platform) if evidence else NO_SITE,
+        footing=stands,
+        beside=platform,
     )
 
 

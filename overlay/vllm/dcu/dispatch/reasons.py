@@ -113,6 +113,12 @@ class Reason(Enum):
         "The running PyTorch, HIP or vLLM is not the one the record was verified with.",
         "Verify the capability again on this device and toolchain, or accept the risk with VLLM_DCU_CAPABILITIES=<id>=force.",
     )
+    BESIDE_UNVERIFIED = (
+        "beside-unverified",
+        Moment.STANDING,
+        "Nothing was verified beside the plugin that has the platform, and evidence without it does not count with it.",
+        "Run `python -m vllm.dcu verify` with VLLM_DCU_BESIDE set as it is here.",
+    )
     SITE_LAPSED = (
         "site-lapsed",
         Moment.STANDING,

@@ -15,7 +15,7 @@ from vllm.dcu.evidence.site import State
 from vllm.dcu.records.kernels import KERNELS
 from vllm.dcu.records.record import Record, Verdict
 
-__all__ = ["Call", "call_reasons", "covers", "is_forced", "standing_reasons", "toolchain_phrases", "unknown_capabilities"]
+__all__ = ["Call", "call_reasons", "covers", "is_forced", "standing_reasons", "toolchain_phrases", "unknown_capabilities", "unshown"]
 
 
 @dataclass(frozen=True)
@@ -62,6 +62,14 @@ def toolchain_phrases(record: Record, context: Context) -> tuple[str, ...]:
     return record.target.toolchain.mismatches(context.toolchain)
 
 
+def unshown(record: Record, context: Context) -> tuple[str, ...]:
+    """What stands against `record` that nobody has shown to be wrong: what `force` overrides, one phrase each."""
+    phrases = list(toolchain_phrases(record, context)) if context.site.state(record.id) is not State.VERIFIED else []
+    if context.beside and context.site.state(record.id) is not State.VERIFIED:
+        phrases.append(f"nothing was verified beside {context.beside}")
+    return (*phrases, *([context.footing.unknown] if context.footing.unknown else ()))
+
+
 def is_forced(record: Record, context: Context) -> bool:
     """Whether the user opened this record against its toolchain."""
     return context.switches.mode(record.id) is Mode.FORCE
@@ -88,6 +96,8 @@ def standing_reasons(record: Record, context: Context) -> tuple[Reason, ...]:
     state = context.site.state(record.id)
     if toolchain_phrases(record, context) and not is_forced(record, context) and state is not State.VERIFIED:
         reasons.append(Reason.TOOLCHAIN)
+    if context.beside and state is State.NONE and not is_forced(record, context):
+        reasons.append(Reason.BESIDE_UNVERIFIED)
     return tuple(reasons) + _site_reasons(record, context, state)
 
 
@@ -99,7 +109,8 @@ def _site_reasons(record: Record, context: Context, state: State) -> tuple[Reaso
         return (Reason.SITE_FAILED,)
     if state is State.LAPSED and not is_forced(record, context):
         return (Reason.SITE_LAPSED,)
-    if context.site.owns(record.id) and state is not State.VERIFIED and not is_forced(record, context):
+    asked = context.site.owns(record.id) or (bool(context.beside) and state is State.UNFINISHED)
+    if asked and state is not State.VERIFIED and not is_forced(record, context):
         return (Reason.SITE_UNFINISHED,)
     return ()
 

@@ -58,6 +58,7 @@ class Binding:
         simulated: empty on a DCU; otherwise what is simulated or stands in, for people to read.
         blas: what `F.linear` computes with, which every comparison was made against: the mapped rocBLAS and hipBLASLt, and the variables
             that choose between and within them.
+        platform: empty on our own platform; otherwise the plugin beside which it was seen: class, package, version and what it rewrote.
     """
 
     device: Annotated[str, Words(r"(\w{4}:\w{4}( \w{4}:\w{4})*)?", "PCI ids such as 1d94:6210")]
@@ -70,6 +71,7 @@ class Binding:
     driver: str
     simulated: str = ""
     blas: str = ""
+    platform: str = ""
 
     @property
     def label(self) -> str:
@@ -82,7 +84,9 @@ class Binding:
 
         `blas` is always known: that no such library is mapped is an answer.
         """
-        return tuple(name for name, value in _flat(self).items() if not value and name not in ("simulated", "python", "dtk", "blas"))
+        return tuple(
+            name for name, value in _flat(self).items() if not value and name not in ("simulated", "platform", "python", "dtk", "blas")
+        )
 
 
 def _flat(binding: Binding) -> dict[str, str]:
@@ -97,12 +101,17 @@ def differences(then: Binding, now: Binding) -> tuple[str, ...]:
 
 
 def observe_binding(
-    arch: str, toolchain: Toolchain, simulated: str = "", extension: Path | None = None, module: str = "vllm._rocm_C"
+    arch: str,
+    toolchain: Toolchain,
+    simulated: str = "",
+    extension: Path | None = None,
+    module: str = "vllm._rocm_C",
+    platform: str = "",
 ) -> Binding:
     """The binding of this process.
 
     Args:
-        arch, toolchain, simulated: what the gate's context says.
+        arch, toolchain, simulated: what the gate's context says; `platform` is what it calls `beside`.
         extension: the library that holds the operator; by default the file of `module`.
     """
     library = _hip_library()
@@ -117,6 +126,7 @@ def observe_binding(
         driver=_driver(),
         simulated=simulated,
         blas=_blas(),
+        platform=platform,
     )
 
 

@@ -25,12 +25,12 @@ OPENING: tuple[str, ...] = tuple(ident for ident in RUNG_IDS if ident != "V7")
 """Rungs that must all have passed. V7 is a claim about speed end to end; it opens nothing, and its failure shuts."""
 
 _DEPENDS: dict[str, frozenset[str]] = {
-    "V0": frozenset({"vllm", "build"}),
+    "V0": frozenset({"vllm", "build", "platform"}),
     "V1": frozenset({"arch", "extension"}),
     "V2": frozenset({"device", "arch", "hip", "hip_runtime", "dtk", "driver", "extension"}),
     "V2S": frozenset({"device", "arch", "hip", "hip_runtime", "dtk", "driver", "extension", "torch", "blas"}),
-    "V3": frozenset({"torch", "vllm", "build"}),
-    "V4": frozenset({"torch", "vllm", "build", "extension"}),
+    "V3": frozenset({"torch", "vllm", "build", "platform"}),
+    "V4": frozenset({"torch", "vllm", "build", "extension", "platform"}),
 }
 """What a change of a binding's field takes from each rung; the rungs above depend on all of them."""
 
@@ -105,8 +105,14 @@ def holds_up_to(entry: Entry, changed: Iterable[str]) -> str:
 
 
 def status_of(subject: str, entries: Iterable[Entry], binding: Binding) -> Status:
-    """How `subject` stands in a process of `binding`. Evidence of a simulation counts in that simulation only."""
-    own = [e for e in entries if e.subject == subject and e.binding.simulated == binding.simulated]
+    """How `subject` stands in a process of `binding`.
+
+    Evidence of a simulation counts in that simulation only. Evidence with a plugin opens nothing without it, and the reverse; a rung that
+    failed in the one shuts the other as well.
+    """
+    every = [e for e in entries if e.subject == subject and e.binding.simulated == binding.simulated]
+    own = [e for e in every if bool(e.binding.platform) == bool(binding.platform)]
+    own = own or [e for e in every if any(r.outcome is Outcome.FAILED for r in e.rungs.values())]
     if not own:
         return Status(State.NONE)
     exact = next((e for e in own if not differences(e.binding, binding)), None)
@@ -157,13 +163,13 @@ def judge(entries: tuple[Entry, ...], binding: Binding, hashes: Mapping[str, str
     return Site(tuple(e.record for e in newest.values() if e.record is not None), status)
 
 
-def observe_site(path: Path, arch: str, toolchain: Toolchain) -> Site:
-    """The site's evidence for this process. Without a file nothing is read or hashed."""
+def observe_site(path: Path, arch: str, toolchain: Toolchain, platform: str = "") -> Site:
+    """The site's evidence for this process (`platform`: see `Binding`). Without a file nothing is read or hashed."""
     try:
         entries = read_store(path)
         if not entries:
             return NO_SITE
         others = {extension_of(entry) for entry in entries} - {LLMM1.extension}
-        return judge(entries, observe_binding(arch, toolchain), {name: file_hash(module_file(name)) for name in others})
+        return judge(entries, observe_binding(arch, toolchain, platform=platform), {name: file_hash(module_file(name)) for name in others})
     except EvidenceError as error:
         return Site(problem=str(error))

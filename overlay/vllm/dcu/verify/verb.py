@@ -211,7 +211,7 @@ def stage_here(subject: Subject, plan: ModelPlan | None, stand_in: Path | None) 
     extension = module_file(subject.kernel.extension)
     wavefront = int(torch.cuda.get_device_properties(0).warp_size)
     op = context.ops.get(subject.kernel.op)
-    binding = observe_binding(context.arch, context.toolchain, module=subject.kernel.extension)
+    binding = observe_binding(context.arch, context.toolchain, module=subject.kernel.extension, platform=context.beside)
     marks = (subject.kernel.mark,)
     return Stage(binding, subject, "cuda", op.call if op else None, extension, wavefront, marks=marks, plan=plan)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 
 import pytest
-from vllm.dcu.device import plugins
 from vllm.dcu.device.footing import RESTS_ON, Footing
+from vllm.dcu.env import package_name
 
 from scripts.series import patch
 
@@ -35,4 +35,4 @@ def test_one_line_names_file_and_remedy(found: Footing, words: str) -> None:
 
 @pytest.mark.parametrize("name", ["vllm_hcu", "VLLM.HCU", " vllm-hcu ", "vllm__hcu"])
 def test_names_of_packages_are_compared_as_pip_does(name: str) -> None:
-    assert plugins.normal(name) == "vllm-hcu"
+    assert package_name(name) == "vllm-hcu"

@@ -140,6 +140,20 @@ def standing_and_call_rules(module: types.ModuleType) -> None:
     assert module.standing_reasons(first, test_dcu_rules.replace(other, switches=force)) == ()
     unknown = test_dcu_rules.replace(test_dcu_rules.OPEN, footing=test_dcu_rules.Footing(unknown="no manifest"))
     assert module.standing_reasons(first, test_dcu_rules.replace(unknown, switches=force)) == ()
+    beside = test_dcu_rules.replace(test_dcu_rules.OPEN, beside="hcu.Platform of vllm-hcu 1")
+    assert module.standing_reasons(first, test_dcu_rules.replace(beside, switches=force)) == ()
+    for state, told in (
+        (State.VERIFIED, ()),
+        (State.UNFINISHED, (test_dcu_rules.Reason.SITE_UNFINISHED,)),
+        (State.LAPSED, (test_dcu_rules.Reason.SITE_LAPSED,)),
+        (State.FAILED, (test_dcu_rules.Reason.SITE_FAILED,)),
+    ):
+        seen = Site(status={first.id: Status(state)})
+        assert module.standing_reasons(first, test_dcu_rules.replace(beside, site=seen)) == told
+    assert (
+        module.standing_reasons(first, test_dcu_rules.replace(test_dcu_rules.OPEN, site=Site(status={first.id: Status(State.UNFINISHED)})))
+        == ()
+    )
     verified = Site(status={first.id: Status(State.VERIFIED)})
     assert module.standing_reasons(first, test_dcu_rules.replace(other, site=verified)) == ()
 

@@ -51,6 +51,7 @@ STANDING = [
     (replace(OPEN, toolchain=Toolchain("2.9.1", "6.2.0", "0.18.1")), Reason.TOOLCHAIN),
     (replace(OPEN, toolchain=Toolchain("2.10.0", "6.3.26093", "0.18.1")), Reason.TOOLCHAIN),
     (replace(OPEN, toolchain=Toolchain("2.10.0", "6.2.0", "0.19.0")), Reason.TOOLCHAIN),
+    (replace(OPEN, beside="hcu.Platform of vllm-hcu 1"), Reason.BESIDE_UNVERIFIED),
 ]
 
 
@@ -74,7 +75,7 @@ def test_all_standing_reasons_are_told_in_the_catalogues_order() -> None:
     assert len(told) == 7
 
 
-FORCEABLE = (Reason.TOOLCHAIN, Reason.BUILD_UNKNOWN)
+FORCEABLE = (Reason.TOOLCHAIN, Reason.BUILD_UNKNOWN, Reason.BESIDE_UNVERIFIED)
 
 
 def test_force_opens_against_what_was_not_shown_and_nothing_else() -> None:

@@ -193,3 +193,27 @@ def test_the_opening_rungs_are_all_but_the_claim_end_to_end() -> None:
     assert set(RUNG_IDS) - set(OPENING) == {"V7"}
     assert rungs()["V7"].outcome is Outcome.PASSED
     assert BUILT_IN in records_by_id()
+
+
+PAIR = "hcu.Platform of vllm-hcu 0.18.1"
+
+
+@pytest.mark.parametrize(
+    ("then", "now", "state"),
+    [
+        ("", "", State.VERIFIED),
+        (PAIR, PAIR, State.VERIFIED),
+        ("", PAIR, State.NONE),
+        (PAIR, "", State.NONE),
+        (PAIR, f"{PAIR}.post1", State.LAPSED),
+        (PAIR, f"{PAIR}, rewrote 1", State.LAPSED),
+    ],
+)
+def test_evidence_counts_with_the_platform_that_it_was_seen_with(then: str, now: str, state: State) -> None:
+    found = status_of(BUILT_IN, [entry(replace(BINDING, platform=then))], replace(BINDING, platform=now))
+    assert found.state is state
+    assert (state is State.LAPSED) == ("verified with another platform;" in found.sentence)
+    broken = status_of(
+        BUILT_IN, [entry(replace(BINDING, platform=then), results=rungs(V2=failed("wrong")))], replace(BINDING, platform=now)
+    )
+    assert broken.state is State.FAILED, "what failed on this device is not forgotten with a platform"

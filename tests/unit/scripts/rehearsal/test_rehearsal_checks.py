@@ -188,3 +188,39 @@ def test_evidence_is_given_only_by_a_rehearsal_without_a_problem_and_never_as_ha
     assert all(str(entry["claim"]).startswith("rehearsal: ") for entry in entries)
     broken = [changed(runs[0], "six tokens", counts=counts(10, hits=5)), runs[1]]
     assert report.evidence(report.judge(broken), broken, "2026-01-01") == []
+
+
+STATE_LINES = {
+    "plugin": "WARNING 1 [f.py:1] DCU: the platform is P of vllm-hcu 1: an out-of-tree plugin. Nothing of vLLM for gfx936 is active under it.",
+    "beside": "(EngineCore pid=2) INFO 1 [g.py:1] DCU: beside P of vllm-hcu 1, the gate stands at 5 unquantized layer(s) [gfx936].",
+    "after": "WARNING 1 [f.py:1] DCU: every capability is shut: a.py is not the file that was built (mark PATCHED_vllm_a_patch_0). Remedy: "
+    "pip install --force-reinstall --no-deps of the wheel",
+}
+
+
+def in_state(variant: str, *lines: str) -> Run:
+    run = a_run(by=0.01) if variant == "beside" else a_run("off")
+    return replace(run, name=variant, variant=variant, said=lines, processes=1)
+
+
+def test_the_four_states_are_judged_each_by_its_law() -> None:
+    runs = [a_run(by=0.01), a_run("stock"), *(in_state(variant, line) for variant, line in STATE_LINES.items())]
+    found = report.judge(runs)
+    assert [row for row in found if row.problems] == []
+    assert {row.run for row in found if "plugin is said" in row.claim} == set(STATE_LINES)
+    assert {row.run for row in found if row.claim.startswith("hits = layers")} == {"on", "beside"}
+    assert {row.run for row in found if row.claim.startswith("no hit")} == {"stock", "plugin", "after"}
+
+
+@pytest.mark.parametrize(
+    ("variant", "lines", "words"),
+    [
+        ("plugin", (), "0 lines say 'Nothing of"),
+        ("beside", (STATE_LINES["beside"], STATE_LINES["plugin"]), "1 lines say 'Nothing of"),
+        ("beside", (STATE_LINES["after"],), "0 lines say 'the gate stands at '"),
+        ("after", (STATE_LINES["after"].replace("PATCHED_", ""),), "no line names a mark and the remedy"),
+        ("after", (STATE_LINES["after"],) * 2, "1 processes said 2 times"),
+    ],
+)
+def test_a_state_that_is_not_said_or_not_once_is_found(variant: str, lines: tuple[str, ...], words: str) -> None:
+    assert any(words in problem for problem in checks.state_was_said(in_state(variant, *lines)))

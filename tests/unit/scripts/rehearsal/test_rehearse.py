@@ -45,11 +45,23 @@ def test_a_killed_server_is_followed_by_one_that_goes_on_with_its_folder() -> No
         ("off", "gfx936:sramecc+:xnack-", f"{CAPABILITY}=off", None),
         ("gfx928", "gfx928", None, None),
         ("fault:two-rows", "gfx936:sramecc+:xnack-", None, "two-rows"),
+        ("plugin", "gfx936:sramecc+:xnack-", None, None),
+        ("beside", "gfx936:sramecc+:xnack-", f"{CAPABILITY}=force", None),
+        ("after", "gfx936:sramecc+:xnack-", None, None),
     ],
 )
 def test_each_variant_differs_in_one_thing(variant: str, arch: str, switched: str | None, fault: str | None) -> None:
     found = environment(Scene("s", variant), FOLDERS, None)
     assert (found["GFX936_SIM_ARCH"], found.get("VLLM_DCU_CAPABILITIES"), found.get("GFX936_SIM_FAULT")) == (arch, switched, fault)
+
+
+@pytest.mark.parametrize(
+    ("variant", "there", "asked"), [("plugin", True, None), ("beside", True, "vllm-hcu-stand-in"), ("after", False, None)]
+)
+def test_the_plugin_is_there_asked_for_or_gone(variant: str, there: bool, asked: str | None) -> None:
+    found = environment(Scene("s", variant), FOLDERS, None, Path("/rewritable"))
+    path = found["PYTHONPATH"].split(":")
+    assert ((str(verb.VENDOR) in path), "/rewritable" in path, found.get("VLLM_DCU_BESIDE")) == (there, True, asked)
 
 
 def test_the_stock_release_comes_first_on_the_path_of_its_server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from vllm.dcu.arch import WAVEFRONT_SIZE, base_arch
 from vllm.dcu.device.codeobjects import MAGIC, CodeObject, CodeObjectError, code_object_targets, code_objects
 from vllm.dcu.device.kernelnotes import KernelNote, NoteError, kernel_notes, wave_faults
 from vllm.dcu.evidence.ladder import Figure, Result, Trial, failed, not_run, passed
-from vllm.dcu.manifest import examine
+from vllm.dcu.manifest import REWRITTEN, examine
 from vllm.dcu.records.gemv import VARIANTS
 from vllm.dcu.records.kernels import LLMM1
 from vllm.dcu.verify.rungs.stage import Stage, Subject
@@ -19,11 +19,15 @@ from vllm.dcu.verify.rungs.stage import Stage, Subject
 __all__ = ["build_that_runs", "code_object"]
 
 _FLOAT = 4
+_MARKED = "(mark PATCHED_"
 _BLOCK_WAVES = 8  # of GEMV: its LDS holds one float for each of them, each row of a wave and each activation
 
 
 def build_that_runs(stage: Stage, trial: Trial) -> Result:
-    """V0: the imported vllm is the patched build, file by file, and the platform that is active is ours."""
+    """V0: the imported vllm is the patched build, file by file, and the platform that is active is ours, or the very one that was asked for.
+
+    Beside a plugin, a file that carries its mark is its doing, which the binding names; any other file is as built here too.
+    """
     spec = importlib.util.find_spec("vllm")
     locations = list(spec.submodule_search_locations or []) if spec is not None else []
     if not locations:
@@ -34,10 +38,17 @@ def build_that_runs(stage: Stage, trial: Trial) -> Result:
         manifest = verdict.manifest
         figures |= {"version": manifest.version, "tree": manifest.tree, "target": manifest.target, "files": len(manifest.files)}
     trial.keep("problems.txt", "\n".join([*verdict.problems, *verdict.notes]) + "\n")
-    problems = list(verdict.problems) + [note for note in verdict.notes if note.startswith("another vllm")]
-    if not verdict.problems:
+    problems = list(verdict.problems)
+    if pair := stage.binding.platform:
+        problems = [problem for problem in problems if _MARKED not in problem and problem != REWRITTEN]
+        figures["beside"] = (
+            f"{pair}: this pair is accepted, and no other; {sum(_MARKED in p for p in verdict.problems)} file(s) carry its marks"
+        )
+    whole = not problems
+    problems += [note for note in verdict.notes if note.startswith("another vllm")]
+    if whole:
         ours = _platform(figures)
-        if not ours and not stage.binding.simulated:
+        if not ours and not pair and not stage.binding.simulated:
             problems.append(str(figures["platform"]))
     if problems:
         more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
