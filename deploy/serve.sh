@@ -2,12 +2,21 @@
 # Serve one model on the DCUs of this machine. Used by the systemd unit, the compose file and the container recipe.
 # Variables: MODEL (needed), MAX_MODEL_LEN, HOST, PORT, DTK_ENV, VLLM_DCU_STATS_DIR; arguments go to `vllm serve` as they are.
 
-# The vendor's env.sh reads unset variables and may end non-zero, so it comes before `set -eu`.
-dtk_env=${DTK_ENV:-/opt/dtk/env.sh}
-if [ -z "${ROCM_PATH:-}" ] && [ -f "$dtk_env" ]; then
-  # shellcheck disable=SC1090
-  source "$dtk_env" || true
-fi
+# The vendor's env.sh reads unset variables and may end non-zero: it comes before `set -eu`, and without the modes of the caller's shell.
+set +eu
+set +o pipefail
+declare +x SHELLOPTS
+dtk_env=${DTK_ENV:-${ROCM_PATH:-/opt/dtk}/env.sh}
+# An image may set ROCM_PATH and leave the rest to env.sh: it was sourced where a search path leads into the DTK.
+case ":${LD_LIBRARY_PATH:-}" in
+  *":${ROCM_PATH:-/opt/dtk}"*) ;;
+  *)
+    if [ -f "$dtk_env" ]; then
+      # shellcheck disable=SC1090
+      source "$dtk_env" || true
+    fi
+    ;;
+esac
 set -euo pipefail
 
 if [ -z "${MODEL:-}" ]; then

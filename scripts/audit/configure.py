@@ -159,7 +159,7 @@ def _cmake(
 ) -> subprocess.CompletedProcess[str]:
     env = environment(bench.toolchain, archs)
     argv = [*configure_argv(bench, tree, folder, stand_in, _comparable(archs or "", stand_in)), *extra]
-    result = subprocess.run(argv, env=env, capture_output=True, text=True, check=False)
+    result = subprocess.run(argv, env=env, capture_output=True, text=True, errors="replace", check=False)
     (folder / "cmake.log").write_text(shlex.join(argv) + "\n" + result.stdout + result.stderr, encoding="utf-8")
     return result
 
@@ -195,7 +195,7 @@ def compile_targets(configured: Configured, targets: Sequence[str]) -> list[Path
         began = time.monotonic()
         argv = ["ninja", "-C", str(folder), "-j2", *targets]
         env = environment(configured.bench.toolchain, configured.archs)
-        result = subprocess.run(argv, env=env, capture_output=True, text=True, check=False)
+        result = subprocess.run(argv, env=env, capture_output=True, text=True, errors="replace", check=False)
         (folder / "ninja.log").write_text(result.stdout + result.stderr, encoding="utf-8")
         if result.returncode:
             lines = [line for line in (result.stdout + result.stderr).splitlines() if "error:" in line] or [result.stdout[-300:]]
@@ -217,4 +217,4 @@ def run_unit(command: Command, configured: Configured, extra: Sequence[str], out
             del words[at : at + 2]
     words = [word for word in words if word != "-MD"]
     env = environment(configured.bench.toolchain, configured.archs)
-    return subprocess.run([*words, *extra], cwd=configured.folder, env=env, capture_output=True, text=True, check=False)
+    return subprocess.run([*words, *extra], cwd=configured.folder, env=env, capture_output=True, text=True, errors="replace", check=False)

@@ -157,7 +157,7 @@ def _instructions(file: Path, tools: LlvmTools) -> Counter[str]:
 
 
 def _run(argv: Sequence[str], stdin: str | None = None) -> str:
-    done = subprocess.run(argv, input=stdin, capture_output=True, text=True, check=False)
+    done = subprocess.run(argv, input=stdin, capture_output=True, text=True, errors="replace", check=False)
     if done.returncode:
         raise errors.CheckFailed(
             f"{Path(argv[0]).name} cannot read the code object (ended with {done.returncode})",

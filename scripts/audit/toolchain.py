@@ -294,7 +294,7 @@ def _site() -> str:
 
 
 def _apt(argv: Sequence[str], env: Mapping[str, str], doing: str, cwd: Path | None = None) -> str:
-    done = subprocess.run(argv, env=env, cwd=cwd, capture_output=True, text=True, check=False)
+    done = subprocess.run(argv, env=env, cwd=cwd, capture_output=True, text=True, errors="replace", check=False)
     if done.returncode:
         lines = [line for line in done.stderr.splitlines() if line.startswith("E:")] or ["no message"]
         raise errors.NoNetwork(
@@ -306,7 +306,7 @@ def _apt(argv: Sequence[str], env: Mapping[str, str], doing: str, cwd: Path | No
 
 
 def _run(argv: Sequence[str], doing: str) -> str:
-    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    done = subprocess.run(argv, capture_output=True, text=True, errors="replace", check=False)
     if done.returncode:
         raise errors.MissingInput(
             f"{doing} failed ({Path(argv[0]).name} ended with {done.returncode})",

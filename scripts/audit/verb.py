@@ -87,7 +87,7 @@ def bench_of() -> Bench:
     except errors.Fatal as error:
         raise errors.NotRun(f"not run: {error.what}", error.why, error.do) from error
     asked = "import json,torch,pathlib;print(json.dumps([torch.__version__,str(pathlib.Path(torch.__file__).parent/'include')]))"
-    done = subprocess.run([str(python), "-c", asked], capture_output=True, text=True, check=False)
+    done = subprocess.run([str(python), "-c", asked], capture_output=True, text=True, errors="replace", check=False)
     if done.returncode:
         raise errors.NotRun("not run: no torch headers", f"{shown(python)} has no torch", "set RUNTIME_PYTHON to one that has torch 2.10.0")
     version, include = json.loads(done.stdout)
@@ -217,7 +217,7 @@ def plant_kernel(built: Configured, module: Path, source: str, folder: Path, opt
         f"--rocm-device-lib-path={toolchain.device_libs}", "--cuda-device-only", "--gpu-bundle-output",
         "-c", folder / "planted.hip", "-o", folder / "planted.bundle",
     ]  # fmt: skip
-    done = subprocess.run([str(word) for word in argv], capture_output=True, text=True, check=False)
+    done = subprocess.run([str(word) for word in argv], capture_output=True, text=True, errors="replace", check=False)
     if done.returncode:
         raise errors.CheckFailed("the planted kernel does not compile", done.stderr.strip()[-300:], "correct the plant")
     planted = folder / "planted.so"

@@ -156,7 +156,13 @@ def _run(words: Sequence[str]) -> str:
     say("+ python -m " + " ".join(module))
     path = os.pathsep.join([str(ROOT / "overlay"), os.environ.get("PYTHONPATH", "")])
     done = subprocess.run(
-        [sys.executable, "-m", *module], cwd=ROOT, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, check=False
+        [sys.executable, "-m", *module],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        errors="replace",
+        check=False,
     )
     return (
         ""

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from scripts.common import errors
 
-__all__ = ["PATHS", "PIP_SETTINGS", "absolute", "for_build", "for_pip", "for_python", "for_uv", "pip_settings"]
+__all__ = ["PATHS", "PIP_SETTINGS", "absolute", "for_build", "for_git", "for_pip", "for_python", "for_uv", "pip_settings"]
 
 PATHS = (
     "PYTHON", "TOOLS_PYTHON", "RUNTIME_PYTHON", "DTK_ENV", "ROCM_PATH", "HIPCXX", "UPSTREAM_SDIST", "UPSTREAM_DIR", "CHECKOUT",
@@ -61,6 +61,12 @@ def for_python(environ: Mapping[str, str]) -> dict[str, str]:
 def for_build(environ: Mapping[str, str]) -> dict[str, str]:
     """For CMake, ninja and the compilers: messages in English, results where we look for them."""
     kept = {key: value for key, value in for_python(environ).items() if key not in _NOT_FOR_BUILDS}
+    return {**kept, "LC_ALL": "C"}
+
+
+def for_git(environ: Mapping[str, str]) -> dict[str, str]:
+    """For git: no GIT_* of the caller, no identity, messages in English; `common/git.py` puts its own settings on top."""
+    kept = {key: value for key, value in environ.items() if not key.startswith("GIT_") and key not in ("EMAIL", "LC_ALL", "LANGUAGE")}
     return {**kept, "LC_ALL": "C"}
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import IO
 
 from scripts.common import errors
+from scripts.common.childenv import for_git
 from scripts.common.files import HELD, remove_tree
 
 __all__ = ["FIXED_SECONDS", "GitError", "Repo", "clean_environment", "git_version", "new_repository", "open_repo", "sweep"]
@@ -38,7 +39,7 @@ class GitError(errors.SystemRefuses):
 
 def clean_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
     """The environment git runs in: no GIT_* of the caller, our configuration file, fixed identity and dates."""
-    env = {k: v for k, v in os.environ.items() if not k.startswith("GIT_") and k not in ("EMAIL", "LC_ALL", "LANGUAGE")}
+    env = for_git(os.environ)
     env.update(
         GIT_CONFIG_GLOBAL=str(CONFIG),
         GIT_CONFIG_SYSTEM=os.devnull,
@@ -47,7 +48,6 @@ def clean_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
         GIT_TERMINAL_PROMPT="0",
         GIT_AUTHOR_DATE=FIXED_DATE,
         GIT_COMMITTER_DATE=FIXED_DATE,
-        LC_ALL="C",
         TZ="UTC",
     )
     env.update(extra or {})
@@ -143,7 +143,7 @@ def git_version() -> tuple[int, ...]:
         errors.MissingInput: none, or older than we need.
     """
     try:
-        text = subprocess.run(["git", "--version"], capture_output=True, text=True, check=True).stdout
+        text = subprocess.run(["git", "--version"], capture_output=True, text=True, errors="replace", check=True).stdout
     except (OSError, subprocess.CalledProcessError) as error:
         raise _no_git() from error
     match = re.search(r"(\d+)\.(\d+)(?:\.(\d+))?", text)

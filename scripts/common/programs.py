@@ -8,6 +8,7 @@ import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
+from scripts.common.childenv import for_build
 from scripts.common.tools import FOLDER
 
 __all__ = ["cmake_error", "locate", "program_version"]
@@ -25,7 +26,9 @@ def locate(name: str, env: Mapping[str, str], tools: Path | None = None) -> Path
 def program_version(program: Path, env: Mapping[str, str]) -> str:
     """The first version number that `--version` prints, "" if none."""
     try:
-        done = subprocess.run([str(program), "--version"], env=dict(env), capture_output=True, text=True, check=False, timeout=60)
+        done = subprocess.run(
+            [str(program), "--version"], env=for_build(env), capture_output=True, text=True, errors="replace", check=False, timeout=60
+        )
     except (OSError, subprocess.TimeoutExpired):
         return ""
     match = re.search(r"\d+(?:\.\d+)+", done.stdout)

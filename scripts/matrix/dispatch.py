@@ -41,7 +41,9 @@ def check(python: Path, trees: Sequence[Tree]) -> list[str]:
             roots.append(str(root))
         script = Path(__file__).parents[1] / "drift" / "contracts" / "behave.py"
         env = {"HOME": folder, "PATH": os.environ.get("PATH", ""), "OMP_NUM_THREADS": "1"}
-        done = subprocess.run([str(python), "-I", str(script), *roots], capture_output=True, text=True, env=env, cwd=folder, check=False)
+        done = subprocess.run(
+            [str(python), "-I", str(script), *roots], capture_output=True, text=True, errors="replace", env=env, cwd=folder, check=False
+        )
         said = {}
         for line in done.stdout.splitlines():
             if line.startswith("{"):

@@ -73,7 +73,7 @@ def stopped_midway() -> errors.Fatal:
 def root_repository() -> Repo:
     """The repository this is: its own top, no enclosing one."""
     probe = ["git", "rev-parse", "--path-format=absolute", "--show-toplevel", "--git-dir"]
-    done = subprocess.run(probe, cwd=ROOT, env=clean_environment(), capture_output=True, text=True, check=False)
+    done = subprocess.run(probe, cwd=ROOT, env=clean_environment(), capture_output=True, text=True, errors="replace", check=False)
     lines = done.stdout.splitlines()
     if done.returncode or len(lines) != 2 or Path(lines[0]).resolve() != ROOT:
         raise errors.MissingInput(

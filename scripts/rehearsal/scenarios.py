@@ -65,7 +65,7 @@ class Zygote:
 def zygote(python: Path | str) -> Iterator[Zygote]:
     """A zygote in the interpreter `python`, which has torch; ended when the block is left."""
     argv = [str(python), str(PROBES / "zygote.py")]
-    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, errors="replace") as process:
         try:
             yield Zygote(process)
         finally:

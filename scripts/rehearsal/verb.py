@@ -106,7 +106,7 @@ def host_kernel() -> Path | None:
 def rewritable(python: Path, rewritten: bool) -> Path:
     """A folder for PYTHONPATH: the vllm that `python` has, with files of its own that the plugin may rewrite, or has rewritten."""
     code = "import importlib.util as u; print(u.find_spec('vllm').origin)"
-    found = subprocess.run([python, "-c", code], capture_output=True, text=True, check=True, cwd="/")
+    found = subprocess.run([python, "-c", code], capture_output=True, text=True, errors="replace", check=True, cwd="/")
     package = Path(found.stdout.strip()).parent
     tree = FOLDER / "rewritable"
     remove_tree(tree)

@@ -169,7 +169,7 @@ def _no_tcmalloc(why: str) -> errors.Fatal:
 def _run(argv: Sequence[str], folder: Path) -> None:
     if shutil.which(argv[0]) is None:
         raise _no_tcmalloc(f"{argv[0]} is not here")
-    done = subprocess.run(argv, cwd=folder, capture_output=True, text=True, check=False)
+    done = subprocess.run(argv, cwd=folder, capture_output=True, text=True, errors="replace", check=False)
     if done.returncode:
         raise _no_tcmalloc(f"{argv[0]} ended with {done.returncode}")
 

@@ -43,6 +43,7 @@ def model_folder(kind: str, python: Path) -> Path:
                 cwd=ROOT,
                 capture_output=True,
                 text=True,
+                errors="replace",
                 check=False,
             )
             if done.returncode:

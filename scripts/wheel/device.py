@@ -260,7 +260,7 @@ def configure(p: Plan) -> None:
     atomic_write(p.folder / "no-triton-kernels" / "README", b"triton_kernels was left out of this build\n")
     argv = configure_argv(p, os.environ)
     say(f"configuring for {';'.join(p.archs)}, {p.jobs} job(s), {p.launcher or 'no compiler cache'}; log in {shown(p.log)}")
-    result = subprocess.run(argv, env=p.env, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    result = subprocess.run(argv, env=p.env, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", check=False)
     p.log.write_text(shlex.join(argv) + "\n" + result.stdout + result.stderr, encoding="utf-8")
     if result.returncode:
         raise errors.CannotBuild(
@@ -277,7 +277,7 @@ def check_commands(p: Plan) -> None:
         errors.CannotBuild: CMake dropped an arch, or added one.
     """
     seen: set[str] = set()
-    for row in json.loads((p.folder / "compile_commands.json").read_text(encoding="utf-8")):
+    for row in json.loads((p.folder / "compile_commands.json").read_text(encoding="utf-8", errors="surrogateescape")):
         seen |= set(re.findall(r"--offload-arch=([^\s;]+)", row["command"]))
     if seen != set(p.archs):
         dropped = sorted(set(p.archs) - seen)
@@ -360,7 +360,7 @@ def compiled(p: Plan, own: bool) -> dict[str, Path]:
             if part == "triton_kernels" and p.triton_kernels is None:
                 continue
             argv = [str(p.cmake), "--install", str(p.folder), "--prefix", str(work), "--component", part]
-            done = subprocess.run(argv, env=p.env, capture_output=True, text=True, check=False)
+            done = subprocess.run(argv, env=p.env, capture_output=True, text=True, errors="replace", check=False)
             if done.returncode:
                 lines = done.stderr.strip().splitlines() or ["no message"]
                 raise errors.CannotBuild(f"{part} could not be installed from the build", lines[0], f"read {shown(p.log)}")

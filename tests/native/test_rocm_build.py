@@ -61,8 +61,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Site:
     root = tmp_path_factory.mktemp("rocm")
     # As after installation: the DTK lies in /opt/dtk, and nobody has sourced its env.sh.
     fake = make(root / "machine", bench.toolchain, bench.torch_include.parent)
-    (root / "clone").mkdir()
-    copy_repository(root / "clone")
+    (root / "a b 工具").mkdir()
+    copy_repository(root / "a b 工具")
     (root / "home").mkdir()
     plain = {
         k: v for k, v in base_environment(root / "home").items() if k not in ("ROCM_PATH", "HIPCXX", "STAND_IN", "CMAKE_ARGS", "CXXFLAGS")
@@ -75,7 +75,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Site:
         "PYTORCH_ROCM_ARCH": ASKED,
         "GFX936_TOOLCHAIN": str(bench.toolchain.root),
     }
-    checkout = Checkout(root / "clone", env)
+    checkout = Checkout(root / "a b 工具", env)
     checkout.run("apply")
     before = site_hash(fake.python)
     asked = {"STAND_IN": STAND_IN, "ROCM_COMPONENTS": "_rocm_C"}
@@ -84,7 +84,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Site:
     fake.kill_compilers(False)
     said = checkout.run("build", env=asked)  # no target: what is here decides
     assert site_hash(fake.python) == before, "something was installed into the Python in use"
-    (wheel,) = (root / "clone" / "dist").glob("*.whl")
+    (wheel,) = (root / "a b 工具" / "dist").glob("*.whl")
     return Site(checkout, fake, wheel, killed, said)
 
 

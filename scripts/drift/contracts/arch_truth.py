@@ -41,6 +41,7 @@ def probe(tree: Tree, arch: str) -> dict[str, Any]:
             [sys.executable, "-I", "-S", str(script), folder, arch],
             capture_output=True,
             text=True,
+            errors="replace",
             env={"HOME": folder},
             cwd=folder,
             timeout=120,

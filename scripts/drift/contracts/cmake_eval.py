@@ -84,6 +84,7 @@ def evaluate(tree: Tree, arch: str = ARCH) -> Build:
             [cmake, "-S", str(root), "-B", str(build), f"-DARCHES={arch}", f"-DOUT={out}", f"-DROCM_PATH={toolkit}"],
             capture_output=True,
             text=True,
+            errors="replace",
             cwd=folder,
             timeout=120,
             check=False,

@@ -62,6 +62,7 @@ def walked(tree: Tree) -> dict[str, Any]:
             [sys.executable, "-I", "-S", str(script), name, ARCH],
             capture_output=True,
             text=True,
+            errors="replace",
             env={"HOME": name},
             cwd=name,
             timeout=120,

@@ -95,7 +95,7 @@ def _build(
             (Path(folder) / name).write_text(code, encoding="utf-8")
         made = Path(folder) / "made"
         command = [compiler, *flags, "-I", str(HERE), "-I", folder, str(HERE / entry), "-o", str(made)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
         if done.returncode:
             raise BuildError(f"{' '.join(command)} failed:\n{done.stderr[-3000:]}")
         made.replace(target)  # atomic: another process never loads half a library

@@ -45,6 +45,17 @@ def test_the_start_script_serves_under_an_env_sh_that_ends_non_zero(tmp_path: Pa
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize("modes", [{}, {"SHELLOPTS": "braceexpand:errexit:nounset:pipefail"}])
+def test_an_image_that_sets_rocm_path_alone_and_a_shell_with_strict_modes_are_served(tmp_path: Path, modes: Mapping[str, str]) -> None:
+    program(tmp_path / "bin" / "vllm", '#!/bin/sh\necho "libraries $LD_LIBRARY_PATH modes $SHELLOPTS"\n')
+    prefix = env_sh(tmp_path / "dtk", "false; export LATE=$NEVER_SET").parent
+    env = {"PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}", "ROCM_PATH": str(prefix), "MODEL": "m", **modes}
+    done = subprocess.run([DEPLOY / "serve.sh"], env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert f"libraries {prefix}/lib: modes" in done.stdout
+    assert done.stdout.endswith("modes \n")
+
+
 @pytest.mark.parametrize(
     ("environ", "says"),
     [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import os
 import subprocess
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from scripts.common import childenv, errors, tools
+from scripts.common.paths import ROOT
 from scripts.wheel.pack import Entry, write_wheel
 
 PIP_CONF = """[global]
@@ -70,6 +72,23 @@ def test_a_build_gets_neither_other_places_for_its_results_nor_other_words() -> 
     hostile = {"DESTDIR": "/x", "NINJA_STATUS": "%p ", "LC_ALL": "de_DE.UTF-8", "LANGUAGE": "de", "CLICOLOR_FORCE": "1", "PYTHONHOME": "/x"}
     kept = {"PATH": "/bin", "CXXFLAGS": "-O1", "ROCM_PATH": "/opt/dtk", "LD_LIBRARY_PATH": "/opt/dtk/lib"}
     assert childenv.for_build({**hostile, **kept}) == {**kept, "LC_ALL": "C"}
+
+
+def strict_readers(source: str) -> list[int]:
+    """Lines of calls that read another program's words and break on a byte of another encoding than the locale's."""
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Call):
+            named = {keyword.arg: keyword.value for keyword in node.keywords}
+            if isinstance(text := named.get("text"), ast.Constant) and text.value is True and "errors" not in named:
+                found.append(node.lineno)
+    return found
+
+
+def test_no_childs_words_in_another_encoding_end_in_a_traceback() -> None:
+    assert strict_readers("subprocess.run(x, text=True)") == [1]
+    found = {str(path): strict_readers(path.read_text(encoding="utf-8")) for path in (ROOT / "scripts").rglob("*.py")}
+    assert {path: lines for path, lines in found.items() if lines} == {}
 
 
 @pytest.mark.parametrize("given", ["venv/bin/python", "./venv/bin/python", "../{here}/venv/bin/python"])
