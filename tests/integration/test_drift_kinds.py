@@ -9,8 +9,8 @@ from types import ModuleType
 import pytest
 
 from scripts.drift import contracts, hooks, ours
-from scripts.drift.contracts import environment, python_code, touches, way
-from scripts.drift.contracts.model import BLOCK, OPEN, REVIEW, Facts, Finding, Tree
+from scripts.drift.contracts import arch_flow, environment, python_code, touches, way
+from scripts.drift.contracts.model import BLOCK, INFO, OPEN, REVIEW, Facts, Finding, Tree
 from scripts.upstream.releases import read_pin, version_key
 from tests.integration.upstream import edited, renamed, tree
 
@@ -285,3 +285,81 @@ def test_the_series_lines_are_read_with_the_syntax_around_them() -> None:
     assert ("vllm.platforms", ("rocm_platform_plugin",), "wrap") in seen
     assert ("vllm.envs", ("environment_variables",), "write") in seen
     assert ("vllm.model_executor.layers.utils", ("direct_register_custom_op", "op_name=rocm_unquantized_gemm"), "argument") in seen
+
+
+READERS = """\
+import re
+
+import torch
+
+from vllm.platforms import current_platform
+from vllm.platforms.rocm import _GCN_ARCH
+
+
+def by_regex() -> bool:
+    found = re.search(r"gfx(\\d+)", torch.cuda.get_device_properties(0).gcnArchName)
+    return found is not None and 900 <= int(found.group(1)) <= 999
+
+
+def by_number(x: torch.Tensor) -> bool:
+    return x.shape[0] > 8 and int(_GCN_ARCH.split(":")[0][3:]) in range(930, 940)
+
+
+def with_reason() -> tuple[bool, str | None]:
+    return (True, None) if _GCN_ARCH[3:5] == "93" else (False, "not this one")
+
+
+class Chooser:
+    WIDE = any(_GCN_ARCH.find(name) == 0 for name in ("gfx93", "gfx94"))
+
+    def __init__(self, config: object) -> None:
+        self.fast = by_regex()
+
+    def tile(self) -> int:
+        return 256 if by_regex() else 64
+
+    def picks(self) -> bool:
+        return self.tile() == 256
+
+    @property
+    def nine(self) -> bool:
+        return current_platform.get_device_capability().major == 9
+
+    def spelled(self) -> bool:
+        return _GCN_ARCH.endswith(":xnack-")
+
+    def unknown(self, count: int) -> bool:
+        return [True, False][torch.number_of(_GCN_ARCH)]
+
+
+def harmless() -> bool:
+    return "gfx942" in _GCN_ARCH
+"""
+
+
+@cache
+def flow_rows() -> list[Finding]:
+    """One planted module with a reader of each kind and one that imports it, in the pinned release."""
+    pinned = tree(read_pin().version)
+    far = "from vllm.utils.arch_next import by_regex as nine\n\n\ndef far(x):\n    return nine()\n"
+    planted = edited(pinned, {}, {"vllm/utils/arch_next.py": READERS, "vllm/model_executor/far.py": far})
+    base = Facts(pinned.version, tuple(arch_flow.collect(pinned)))
+    return arch_flow.judge(base, Facts("planted", tuple(arch_flow.collect(planted))))
+
+
+@pytest.mark.parametrize(
+    "reader", ["by_regex", "by_number", "with_reason", "Chooser.WIDE", "Chooser.picks", "Chooser.nine", "Chooser.spelled", "far"]
+)
+def test_what_reads_the_arch_and_is_true_by_resemblance_is_a_block(reader: str) -> None:
+    rows = [f for f in flow_rows() if f.key.split(":")[-1] == reader]
+    assert [(f.level, f.line > 0) for f in rows] == [(BLOCK, True)], [f.sentence for f in flow_rows()]
+    assert ("depending on how it is spelled" in rows[0].sentence) == (reader == "Chooser.spelled")
+
+
+def test_answers_that_are_no_booleans_are_compared_and_open_ones_are_counted() -> None:
+    rows = {(f.level, f.path): f.sentence + f.hunk for f in flow_rows()}
+    said = rows[REVIEW, "vllm/utils/arch_next.py"]
+    assert "Chooser.tile is 256 for gfx936" in said
+    assert "Chooser.__init__" in said
+    assert "Chooser.unknown" in rows[OPEN, "vllm/utils/arch_next.py"]
+    assert not [f for f in flow_rows() if "harmless" in f.sentence and f.level != INFO]

@@ -9,6 +9,7 @@ from types import ModuleType
 
 from scripts.common.paths import PATCHES, ROOT
 from scripts.drift.contracts import (
+    arch_flow,
     arch_sites,
     arch_truth,
     build_set,
@@ -29,6 +30,7 @@ CONTRACTS: tuple[ModuleType, ...] = (
     touches,
     way,
     arch_truth,
+    arch_flow,
     arch_sites,
     build_set,
     native_ops,

@@ -7,6 +7,7 @@ raises, and the question is then reported as not answered instead of being answe
 
 from __future__ import annotations
 
+import dis
 import enum
 import importlib.abc
 import importlib.machinery
@@ -52,6 +53,9 @@ class Unknown(Exception):
 class Thing:
     """A stand-in: any attribute, call or item is another stand-in; its value is unknown."""
 
+    #: Where a run follows both ways of an unknown condition (flow.py): what decides; None: the question stays open.
+    explorer: Any = None
+
     def __init__(self, name: str) -> None:
         self._name = name
 
@@ -62,6 +66,8 @@ class Thing:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if len(args) == 1 and not kwargs and isinstance(args[0], types.FunctionType | type):
+            if any(word in self._name for word in ("jit", "autotune", "heuristics")):
+                return Thing(f"kernel {args[0].__name__}")  # compiled elsewhere, launched by `kernel[grid](...)`
             return args[0]  # used as a decorator
         return Thing(f"{self._name}()")
 
@@ -74,20 +80,54 @@ class Thing:
     __ror__ = __or__
 
     def __bool__(self) -> bool:
+        if Thing.explorer is not None:
+            return bool(Thing.explorer.decide(self._name))
         raise Unknown(self._name)
+
+    def __contains__(self, item: Any) -> bool:
+        return bool(Thing(f"{item!r} in {self._name}"))
+
+    def _made(self, other: Any = None) -> Any:
+        return Thing(f"{self._name}~")
+
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __floordiv__ = __rfloordiv__ = __truediv__ = __mod__ = __and__ = _made
+    __neg__ = __invert__ = __pow__ = __rtruediv__ = __rmod__ = __lshift__ = __rshift__ = _made
 
     def __iter__(self) -> Iterator[Any]:
-        raise Unknown(self._name)
+        if Thing.explorer is None:
+            raise Unknown(self._name)
+        frame = sys._getframe(1)
+        code, at = frame.f_code.co_code, frame.f_lasti
+        if code[at] == dis.opmap["UNPACK_SEQUENCE"]:  # `a, b = thing`: as many as are wanted
+            return iter([Thing(f"{self._name}[{i}]") for i in range(code[at + 1])])
+        return iter([Thing(f"{self._name}[]")] if Thing.explorer.decide(f"{self._name} has elements") else [])
 
     def __len__(self) -> int:
+        if Thing.explorer is not None:
+            return int(Thing.explorer.decide(f"{self._name} has elements"))
         raise Unknown(self._name)
 
-    def __lt__(self, other: Any) -> bool:
+    def __index__(self) -> int:
+        raise Unknown(self._name)
+
+    __int__ = __float__ = __index__
+
+    def __setitem__(self, item: Any, value: Any) -> None:
+        return None
+
+    def __lt__(self, other: Any) -> Any:
+        if Thing.explorer is not None:
+            return Thing(f"{self._name} <> {other!r}")
         raise Unknown(self._name)
 
     __gt__ = __le__ = __ge__ = __lt__
 
+    def __repr__(self) -> str:
+        return f"<{self._name}>"
+
     def __eq__(self, other: Any) -> bool:
+        if Thing.explorer is not None and not isinstance(other, Thing):
+            return bool(Thing.explorer.decide(f"{self._name} == {other!r}"))
         return isinstance(other, Thing) and other._name == self._name
 
     def __hash__(self) -> int:
@@ -95,17 +135,43 @@ class Thing:
 
     def __instancecheck__(self, instance: Any) -> bool:
         if isinstance(instance, Thing):
-            raise Unknown(self._name)
+            return bool(Thing(f"{instance._name} is a {self._name}"))
         return False  # nothing that really runs is made of a stand-in
 
     def __mro_entries__(self, bases: Any) -> tuple[type, ...]:
-        return (object,)
+        return (type(self._name.split(".")[-1] or "Base", (Base,), {}),)
 
     def __enter__(self) -> Any:
         return self
 
     def __exit__(self, *args: Any) -> None:
         return None
+
+
+class Base:
+    """What a class of the release stands on where its base is a stand-in: takes any argument, has any attribute."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        return None
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        return None
+
+    def __class_getitem__(cls, item: Any) -> Any:
+        return cls
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return Thing(f"self.{name}")
+
+
+class Part(Thing):
+    """A stand-in with some attributes that are known."""
+
+    def __init__(self, name: str, **known: Any) -> None:
+        super().__init__(name)
+        vars(self).update(known)
 
 
 class Quiet(Thing):
@@ -126,6 +192,8 @@ class StandInModule(types.ModuleType):
         self.__path__ = []
 
     def __getattr__(self, name: str) -> Any:
+        if name in ("__version__", "__file__"):
+            return "0.0"
         if name.startswith("__") and name.endswith("__"):
             raise AttributeError(name)
         full = f"{self.__name__}.{name}"
@@ -234,17 +302,28 @@ def name_arch(arch: str) -> None:
     amdsmi.amdsmi_get_gpu_asic_info = lambda *a: facts
 
 
+def capability_of(arch: str) -> tuple[int, int]:
+    """What HIP reports for an arch name: gfx936 is (9, 3), gfx1100 is (11, 0)."""
+    digits = re.match(r"gfx(\d+)", arch)
+    number = digits[1] if digits else "900"
+    return (int(number[:-2]), int(number[-2], 16)) if len(number) >= 3 else (9, 0)
+
+
 def install(root: str, arch: str) -> types.ModuleType:
     """Put the stand-ins in place and execute upstream's ROCm platform for `arch`."""
     sys.meta_path.insert(0, Finder(root))
     import torch  # type: ignore[import-not-found, unused-ignore]  # the stand-in
 
-    properties = types.SimpleNamespace(gcnArchName=f"{arch}:sramecc+:xnack-", multi_processor_count=80, major=9, minor=3)
+    capability = capability_of(arch)
+    properties = types.SimpleNamespace(gcnArchName=arch, multi_processor_count=80, major=capability[0], minor=capability[1], warp_size=64)
     torch.version = types.SimpleNamespace(hip="6.3", cuda=None)
     torch.__version__ = "2.10.0"
-    torch.cuda = types.SimpleNamespace(
+    torch.cuda = Part(
+        "torch.cuda",
         get_device_properties=lambda *a: properties,
-        get_device_capability=lambda *a: (9, 3),
+        get_device_capability=lambda *a: capability,
+        current_device=lambda: 0,
+        device_count=lambda: 1,
         Stream=Thing("Stream"),
         is_available=lambda: True,
     )
