@@ -22,6 +22,9 @@ endif()
 # sha256 of the region selected from skinny_gemms.cu, as reviewed and audited. It was the same in 0.17.1 to 0.33.0.
 set(VLLM_DCU_REGION_SHA256 "7a9a17f7bb4d05a3bbb40d0a36dc5b1ab7c70768783ab9b14a0cc0f753e2b6b3")
 
+# C++ standards that our unit's own text has been compiled as (tests/native/test_contract.py). Upstream's standard is every unit's.
+set(VLLM_DCU_CXX_STANDARDS 17 20)
+
 list(APPEND HIP_SUPPORTED_ARCHS ${DCU_ARCHS})
 
 # Sources that a DCU adds to _rocm_C; empty for every list without one.
@@ -245,6 +248,11 @@ endfunction()
 # which asks the tensor's device. Upstream's units are compiled as they are: only the name in the bindings is redirected.
 #
 function(dcu_split_rocm_extension)
+  if(NOT CMAKE_CXX_STANDARD IN_LIST VLLM_DCU_CXX_STANDARDS)
+    message(FATAL_ERROR
+      "DCU: upstream compiles as C++ ${CMAKE_CXX_STANDARD}; our unit was compiled as ${VLLM_DCU_CXX_STANDARDS} only. Compile it "
+      "so, run the audit, then name the standard in cmake/dcu.cmake.")
+  endif()
   if(NOT TARGET _rocm_C)
     message(FATAL_ERROR
       "DCU: upstream's build no longer defines the target _rocm_C, so LLMM1 has no place to go; adapt cmake/dcu.cmake.")

@@ -9,7 +9,7 @@ from types import ModuleType
 import pytest
 
 from scripts.drift import contracts, hooks, ours
-from scripts.drift.contracts import arch_flow, environment, python_code, touches, way
+from scripts.drift.contracts import arch_flow, build_set, environment, native_ops, python_code, touches, way
 from scripts.drift.contracts.model import BLOCK, INFO, OPEN, REVIEW, Facts, Finding, Tree
 from scripts.upstream.releases import read_pin, version_key
 from tests.integration.upstream import edited, renamed, tree
@@ -335,6 +335,49 @@ class Chooser:
 def harmless() -> bool:
     return "gfx942" in _GCN_ARCH
 """
+
+
+MFMA = "__device__ void tile() { __builtin_amdgcn_mfma_f32_32x32x8bf16_1k(a, b, c, 0, 0, 0); }\n"
+SKINNY = "csrc/rocm/skinny_gemms.cu"
+SOURCE = '    "csrc/rocm/torch_bindings.cpp"\n'
+#: name -> (contract, edits, new files, level, phrases)
+NATIVE: dict[str, tuple[ModuleType, dict[str, tuple[str, str]], dict[str, str], str, tuple[str, ...]]] = {
+    "matrix instructions two includes below a new source of _C": (
+        build_set,
+        {"CMakeLists.txt": ('  "csrc/cuda_view.cu"', '  "csrc/planted.cu"\n  "csrc/cuda_view.cu"')},
+        {"csrc/planted.cu": '#include "planted/first.inc"\n', "csrc/planted/first.inc": '#include "second"\n', "csrc/planted/second": MFMA},
+        REVIEW,
+        ("csrc/planted.cu is new in _C", "planted/second: __builtin_amdgcn_mfma_f32_32x32x8bf16_1k"),
+    ),
+    "what is compiled for gfx942 alone is not what gfx936 gets": (
+        build_set,
+        {"CMakeLists.txt": ('  "csrc/cuda_view.cu"', '  "csrc/planted.cu"\n  "csrc/cuda_view.cu"')},
+        {"csrc/planted.cu": f"#if defined(__gfx942__)\n{MFMA}#endif\n#include <unknown/thing.h>\n"},
+        INFO,
+        ("none with arch-bound instructions", "not read, for they are not in it: unknown"),
+    ),
+    "WARP_SIZE in a header that LLMM1's unit takes in": (
+        native_ops,
+        {SKINNY: ("#include <torch/all.h>\n", '#include <torch/all.h>\n#include "planted.h"\n')},
+        {"csrc/rocm/planted.h": "#undef WARP_SIZE\n#define WARP_SIZE 32\n"},
+        BLOCK,
+        ("the definition of WARP_SIZE changed as LLMM1's unit sees it", "csrc/rocm/planted.h"),
+    ),
+    "another macro of the kernel in such a header": (
+        native_ops,
+        {SKINNY: ("#include <torch/all.h>\n", '#include <torch/all.h>\n#include "planted.h"\n')},
+        {"csrc/rocm/planted.h": "#define __shfl_xor(value, lanes) (value)\n"},
+        BLOCK,
+        ("the definition of __shfl_xor changed as LLMM1's unit sees it",),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", NATIVE)
+def test_what_is_compiled_is_what_the_includes_say(name: str) -> None:
+    contract, edits, new, level, phrases = NATIVE[name]
+    rows = [f for f in found(contract, edited(tree(NEWEST), edits, new)) if all(p in f.sentence for p in phrases)]
+    assert [f.level for f in rows] == [level], [f.sentence for f in found(contract, edited(tree(NEWEST), edits, new))]
 
 
 @cache

@@ -129,7 +129,7 @@ PLANTS = {
     "an op behind a new guard": (
         native_ops,
         (BINDINGS, "  // Custom gemm op for matrix-vector multiplication", "#ifndef SOME_SWITCH\n#endif\n#if 1  // planted"),
-        (REVIEW, "op _rocm_C::LLMM1 now stands under #if"),
+        (BLOCK, "op _rocm_C::LLMM1 now stands under #if"),
     ),
     "a bound symbol that nothing defines": (
         native_ops,
@@ -148,7 +148,7 @@ PLANTS = {
     "another wave size": (
         native_ops,
         ("csrc/cuda_compat.h", "  #ifdef __GFX9__\n", "  #if defined(__GFX9__) && !defined(__gfx936__)\n"),
-        (BLOCK, "the definition of WARP_SIZE changed"),
+        (BLOCK, "the definition of WARP_SIZE changed as LLMM1's unit sees it"),
     ),
     "another helper of the kernel": (
         native_ops,
@@ -256,7 +256,7 @@ PLANTS = {
     "another C++ standard": (
         pins,
         (CMAKE, "set(CMAKE_CXX_STANDARD 17)", "set(CMAKE_CXX_STANDARD 26)"),
-        (REVIEW, "CMAKE_CXX_STANDARD changes from 17 to 26"),
+        (BLOCK, "CMAKE_CXX_STANDARD changes from 17 to 26"),
     ),
     "the reference device's Python left out": (
         pins,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -75,14 +76,29 @@ ACCEPTED: list[dict[str, object]] = [
 ]
 
 
-@pytest.fixture(scope="module")
-def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
+#: What cmake/dcu.cmake says our own C++ was compiled as: here is where it is.
+STANDARDS = re.findall(r"set\(VLLM_DCU_CXX_STANDARDS ([\d ]+)\)", (ROOT / "overlay" / "cmake" / "dcu.cmake").read_text())[0].split()
+
+
+@pytest.fixture(scope="module", params=STANDARDS)
+def driver(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     compiler = shutil.which("c++")
     if compiler is None:
         not_run("no C++ compiler")
     folder = tmp_path_factory.mktemp("contract")
     (folder / "driver.cpp").write_text(DRIVER)
-    argv = [compiler, "-std=c++17", "-Wall", "-Wextra", "-Werror", "-I", str(ROOT / "csrc" / "rocm"), "driver.cpp", "-o", "driver"]
+    argv = [
+        compiler,
+        f"-std=c++{request.param}",
+        "-Wall",
+        "-Wextra",
+        "-Werror",
+        "-I",
+        str(ROOT / "csrc" / "rocm"),
+        "driver.cpp",
+        "-o",
+        "driver",
+    ]
     subprocess.run(argv, cwd=folder, check=True)
     return folder / "driver"
 

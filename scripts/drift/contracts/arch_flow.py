@@ -20,8 +20,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from scripts.common.overlay import overlay_module
 from scripts.drift.contracts import arch_truth
-from scripts.drift.contracts.model import BLOCK, INFO, OPEN, REVIEW, Fact, Facts, Finding, Tree, changes, hunk
+from scripts.drift.contracts.model import BLOCK, INFO, OPEN, REVIEW, Fact, Facts, Finding, Tree, changes, closing, hunk
 from scripts.upstream.releases import read_pin
 
 ID = "arch-flow"
@@ -37,6 +38,11 @@ ROCM = "vllm/platforms/rocm.py"
 SOURCES = (
     r"gcnArchName|target_graphics_version|PYTORCH_ROCM_ARCH|gfx_target_version|\w*[gG][cC][nN]_?[aA][rR][cC][hH]\w*"
     r"|(?:get|has|is)_device_capability\w*|get_current_target"
+)
+#: What gives the arch itself: what is done with it is anybody's guess until it runs. The rest are predicates with an answer of their own.
+RAW = re.compile(
+    r"(?:gcnArchName|target_graphics_version|PYTORCH_ROCM_ARCH|gfx_target_version|\w*gcn_?arch\w*|get_device_capability|get_current_target)$",
+    re.I,
 )
 #: vLLM's own tooling that asks the arch to print it.
 _LEFT_OUT = (
@@ -231,12 +237,25 @@ def collect(tree: Tree) -> list[Fact]:
         if (
             len(known) < len(both) and not tree.patched
         ):  # a way that was not followed could be the one that matters: it is counted, not left out
-            value = json.dumps({"open": [o.removeprefix("open: ") for o in both if o not in known], "text": texts.get(key, "")})
+            digest, raw = texts.get(key, ("", True))
+            value = json.dumps({"open": [o.removeprefix("open: ") for o in both if o not in known], "text": digest, "raw": raw})
             facts.append(Fact(ID, f"open:{key}", value, path, line, key.split(":")[1]))
         if depends and known:
-            value = json.dumps({"outcomes": known, "unknown": unknown, "spelled": spelled}, sort_keys=True)
+            shut = _shut_backend(tree, path, key) if tree.patched else ""
+            value = json.dumps({"outcomes": known, "unknown": unknown, "spelled": spelled, "shut": shut}, sort_keys=True)
             facts.append(Fact(ID, f"reader:{key}", value, path, line, key.split(":")[1]))
     return facts
+
+
+def _shut_backend(tree: Tree, path: str, key: str) -> str:
+    """By what a reader of an attention backend's own module is out of reach: our platform refuses the backend by its name."""
+    name = key.split(":")[1].split(".")[-1]
+    if any(p != path and not p.startswith("vllm/dcu/") for p in tree.containing(name, "vllm/", ".py")):
+        return ""
+    registry = tree.text("vllm/v1/attention/backends/registry.py")
+    named = re.findall(rf"""(?m)^\s+(\w+)\s*=\s*\(?\s*["']{re.escape(_module(path))}\.""", registry)
+    allowed = overlay_module("device.shut").ATTENTION_OPEN
+    return f"our platform, which refuses {', '.join(named)} (vllm/dcu/device/shut.py)" if named and not allowed & set(named) else ""
 
 
 def _judged(tree: Tree) -> set[str]:
@@ -249,9 +268,14 @@ def _judged(tree: Tree) -> set[str]:
     return {prefixes[k.split(".")[0]] + k.split(".", 1)[1].removesuffix("()") for k in truths if "." in k}
 
 
-def _texts(tree: Tree) -> dict[str, str]:
-    """A digest of each reader's code: one that is open counts again when it changed."""
-    return {f"{_module(p)}:{u.name}": u.digest for p, names in readers(tree).items() for u in _units_of(tree.files[p]) if u.name in names}
+def _texts(tree: Tree) -> dict[str, tuple[str, bool]]:
+    """(digest of a reader's code: one that is open counts again when it changed; whether it takes the arch itself)."""
+    return {
+        f"{_module(p)}:{u.name}": (u.digest, any(map(RAW.match, u.mentions)))
+        for p, names in readers(tree).items()
+        for u in _units_of(tree.files[p])
+        if u.name in names
+    }
 
 
 def judge(base: Facts, new: Facts) -> list[Finding]:
@@ -259,22 +283,27 @@ def judge(base: Facts, new: Facts) -> list[Finding]:
     found: list[Finding] = []
     moved: dict[str, list[str]] = {}
     quiet: list[str] = []
+    behind: list[str] = []
     where: dict[str, Fact] = {}
     before = base.of(ID)
     for key, old, fact in changes(before, new.of(ID)):
         if fact is None:
             continue
         kind, _, name = key.partition(":")
-        if kind == "open":
+        if kind == "open" and not json.loads(fact.value)["raw"]:
+            behind.append(f"{fact.path}:{fact.line}: {fact.region}")
+        elif kind == "open":
             moved.setdefault(f"open:{fact.path}", []).append(f"{fact.region} ({'; '.join(json.loads(fact.value)['open'])[:90]})")
             where.setdefault(f"open:{fact.path}", fact)
+        if kind == "open":
             continue
         answer, was = json.loads(fact.value), json.loads(old.value) if old else None
         verdict = _verdict(answer, was)
         said = f"{name.removeprefix('vllm.')} is {_text(answer)} for gfx936" + (f", it was {_text(was)}" if was else "")
         if verdict == BLOCK:
             sentence = f"{said}, and not for an arch that is unknown: code that upstream opens by it would run there unproven."
-            found.append(Finding(BLOCK, ID, key, fact.path, fact.line, sentence, hunk(_text(was) if was else "", _text(answer))))
+            row = Finding(BLOCK, ID, key, fact.path, fact.line, sentence, hunk(_text(was) if was else "", _text(answer)))
+            found.append(closing(row, answer.get("shut", "")))
         elif verdict == REVIEW:
             moved.setdefault(fact.path, []).append(said)
             where.setdefault(fact.path, fact)
@@ -285,6 +314,12 @@ def judge(base: Facts, new: Facts) -> list[Finding]:
         what = "not evaluated: what reads the arch or the capability here" if level == OPEN else "the arch or the capability decides here"
         sentence = f"{what}: {'; '.join(rows[:3])}" + (f"; and {len(rows) - 3} more" if len(rows) > 3 else "") + "."
         found.append(Finding(level, ID, path, at.path, at.line, sentence, "\n".join(f"+{r}" for r in rows)))
+    if behind:
+        sentence = (
+            f"{len(behind)} function(s) that ask evaluated predicates are new or changed and could not be run to every end; "
+            "the predicates' own answers stand above or are as before."
+        )
+        found.append(Finding(INFO, ID, "behind", ROCM, 0, sentence, "\n".join(behind)))
     if quiet:
         sentence = (
             f"{len(quiet)} reader(s) of the arch or the capability are new or changed and treat gfx936 as they treat an unknown arch."

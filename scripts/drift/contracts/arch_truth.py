@@ -20,6 +20,7 @@ from scripts.drift.contracts.model import BLOCK, INFO, REVIEW, Fact, Facts, Find
 ID = "arch-truth"
 HOLDS = ("rocm.", "RocmPlatform.", "aiter.")
 ARCH = "gfx936"
+SPELLED = "gfx936:sramecc+:xnack-"
 #: What "depends on the arch" is measured against. gfx906 is a Vega with no CDNA features, like the target.
 OTHERS = ("gfx906", "gfx90a", "gfx942", "gfx950", "gfx1100", "gfx1201")
 PROBED_FILES = ("vllm/platforms", "vllm/envs.py", "vllm/_aiter_ops.py", "vllm/dcu")
@@ -57,7 +58,7 @@ def probe(tree: Tree, arch: str) -> dict[str, Any]:
 def collect(tree: Tree) -> list[Fact]:
     """One fact per question; `value` holds gfx936's answer and whether the arch matters to it."""
     try:
-        ours = probe(tree, ARCH)["truth"]
+        ours = _both(probe(tree, ARCH)["truth"], probe(tree, SPELLED)["truth"])
         others = [probe(tree, arch)["truth"] for arch in OTHERS]
     except ProbeFailed as error:
         return [Fact(ID, "probe", str(error), "vllm/platforms/rocm.py", 1)]
@@ -68,6 +69,27 @@ def collect(tree: Tree) -> list[Fact]:
         value = json.dumps({"answer": answer, "arch-dependent": depends}, sort_keys=True)
         facts.append(Fact(ID, key, value, path, line, region))
     return facts
+
+
+def _both(bare: dict[str, Any], spelled: dict[str, Any]) -> dict[str, Any]:
+    """Answers for both spellings of the name; where they differ, each of them."""
+    found = {}
+    for key in {**bare, **spelled}:
+        a, b = bare.get(key, {"skipped": "absent"}), spelled.get(key, {"skipped": "absent"})
+        if a == b or "value" not in a or "value" not in b or _arch_itself(a, b):
+            found[key] = a if "value" in a or "value" not in b else b
+        else:
+            values = [
+                v
+                for answer in (a, b)
+                for v in (answer["value"].get("any of", []) if isinstance(answer["value"], dict) else [answer["value"]])
+            ]
+            found[key] = {"value": {"any of": sorted({json.dumps(v): v for v in values}.values(), key=repr)}}
+    return found
+
+
+def _arch_itself(a: dict[str, Any], b: dict[str, Any]) -> bool:
+    return (a["value"], b["value"]) == (ARCH, SPELLED)
 
 
 def judge(base: Facts, new: Facts) -> list[Finding]:

@@ -4,16 +4,35 @@ from __future__ import annotations
 
 import json
 import re
+from functools import cache
 
-from scripts.drift.contracts import cmake_eval
-from scripts.drift.contracts.model import BLOCK, INFO, REVIEW, Fact, Facts, Finding, Tree, changes
+from scripts.drift.contracts import cmake_eval, cxx
+from scripts.drift.contracts.includes import compiled, reached
+from scripts.drift.contracts.model import BLOCK, INFO, REVIEW, Fact, Facts, Finding, Tree, changes, closing
 
 ID = "build-set"
 HOLDS = ("source:_rocm_C:",)
 #: The module whose every kernel is a capability of its own: nothing new may enter it for gfx936 unseen.
 NATIVE = "_rocm_C"
-#: Text that ties a source to instructions of other arches.
-HAZARD = re.compile(r"__builtin_amdgcn_(?:w?mfma|smfmac|wmma|fdot2|sdot|udot)\w*|asm\s+volatile\s*\(\s*\"v_\w+|\bv_dot2\w*")
+#: Text that ties a source to instructions of other arches: matrix and dot instructions by builtin or mnemonic, and assembly by hand.
+HAZARD = re.compile(
+    r"__builtin_amdgcn_\w*(?:mfma|smfmac|wmma|fdot|sdot|udot)\w*|\bv_(?:\w*mfma|smfmac|wmma|swmmac|dot\d)\w*"
+    r"|\brocwmma\b|\basm\s*(?:volatile|__volatile__)?\s*\(\s*\"\s*[svd]\w*_\w+"
+)
+
+
+def hazards(tree: Tree, source: str) -> list[str]:
+    """`file: instruction` for everything arch-bound that a source reaches and that gfx936 may be compiled with."""
+    found = set()
+    for path in reached(tree, source).files:
+        found |= {f"{path.removeprefix('csrc/')}: {word}" for word in _in_file(tree.files[path])}
+    return sorted(found)
+
+
+@cache
+def _in_file(data: bytes) -> frozenset[str]:
+    text = cxx.without_comments(data.decode("utf-8", "replace"))
+    return frozenset(" ".join(m[0].split()) for m in HAZARD.finditer(text) if compiled(text, m.start()))
 
 
 def collect(tree: Tree) -> list[Fact]:
@@ -26,10 +45,14 @@ def collect(tree: Tree) -> list[Fact]:
     for name in build.modules():
         module = build.module(name)
         for source in module.sources:
-            text = tree.text(source)
-            hazards = sorted(set(HAZARD.findall(text)))
-            value = json.dumps(["device" if source.endswith((".cu", ".hip")) else "host", hazards[:5]])
+            out = sorted({n.split("/")[0] for n in reached(tree, source).outside})
+            kind = "device" if source.endswith((".cu", ".hip")) else "host"
+            value = json.dumps([kind, hazards(tree, source)[:60], len(reached(tree, source).files), out])
             facts.append(Fact(ID, f"source:{name}:{source}", value, "CMakeLists.txt", _line(tree, source), source))
+        for library in module.links:
+            part = build.targets.get(library)
+            if part is not None and part.kind == "OBJECT":
+                facts.append(Fact(ID, f"objects:{name}:{library}", " ".join(part.sources), "CMakeLists.txt", _line(tree, library), library))
         facts.append(Fact(ID, f"flags:{name}", " ".join(module.flags), "CMakeLists.txt", _line(tree, name), name))
         facts.append(Fact(ID, f"definitions:{name}", " ".join(sorted(module.definitions)), "CMakeLists.txt", 0, name))
     mode = "one shared target, closed before the end of the file" if "hipify_all" in build.hipify else "one target a module"
@@ -45,16 +68,25 @@ def judge(base: Facts, new: Facts) -> list[Finding]:
         level = REVIEW if stopped.value.startswith("not evaluated") else BLOCK
         return [Finding(level, ID, "evaluation", stopped.path, stopped.line, f"CMake does not evaluate for gfx936: {stopped.value}")]
     found: list[Finding] = []
+    known = {_word(w) for key, f in base.of(ID, "source:").items() for w in json.loads(f.value)[1]}
     quiet: list[str] = []
     native: list[Fact] = []
     for key, old, fact in changes(base.of(ID), after):
         kind, _, rest = key.partition(":")
         module, _, source = rest.partition(":")
         if kind == "source":
-            found.extend(_source(key, module, source, old, fact, quiet, native))
+            found.extend(_source(key, module, source, old, fact, quiet, native, known))
         elif kind == "hipify" and fact is not None and old is not None:
             sentence = f"hipify is now {fact.value} (before: {old.value}): a target added after that point is an error."
-            found.append(Finding(REVIEW, ID, key, fact.path, fact.line, sentence, f"-{old.value}\n+{fact.value}"))
+            row = Finding(BLOCK, ID, key, fact.path, fact.line, sentence, f"-{old.value}\n+{fact.value}")
+            joined = f"source:{NATIVE}:csrc/rocm/dcu_llmm1.cu" in after
+            found.append(closing(row, "our source, which joins _rocm_C before that point (cmake/dcu.cmake)" if joined else ""))
+        elif kind == "objects" and module == NATIVE:
+            at = fact or old
+            assert at is not None
+            what = f"holds {fact.value}" if fact else "is gone"
+            sentence = f"the object library {source} of {NATIVE} {what}" + (f" (before: {old.value})." if old else ": it is new.")
+            found.append(Finding(REVIEW, ID, key, at.path, at.line, sentence))
         elif fact is not None and old is not None and kind in ("flags", "definitions"):
             gone, come = set(old.value.split()) - set(fact.value.split()), set(fact.value.split()) - set(old.value.split())
             note = " (compressed code objects: the audit cannot read them)" if "--offload-compress" in come else ""
@@ -68,28 +100,50 @@ def judge(base: Facts, new: Facts) -> list[Finding]:
         hunk_text = "\n".join(f"+{f.region}" for f in native)
         found.append(Finding(BLOCK, ID, "new-native-sources", "CMakeLists.txt", native[0].line, sentence, hunk_text))
     if quiet:
-        sentence = f"{len(quiet)} source(s) outside {NATIVE} enter or leave the build, none with arch-bound instructions."
+        now = [
+            json.loads(f.value)
+            for k, f in after.items()
+            if k.startswith("source:") and f"+{k.removeprefix('source:').replace(':', ' ', 1)}" in quiet
+        ]
+        out = sorted({o for row in now for o in row[3]})
+        reach = (
+            f"none with arch-bound instructions in the {sum(row[2] for row in now)} file(s) of this tree that they reach"
+            if now
+            else "none new"
+        )
+        sentence = f"{len(quiet)} source(s) outside {NATIVE} enter or leave the build, {reach}"
+        sentence += f"; not read, for they are not in it: {', '.join(out[:12])}{' ...' if len(out) > 12 else ''}." if out else "."
         found.append(Finding(INFO, ID, "sources", "CMakeLists.txt", 0, sentence, "\n".join(quiet)))
     return found
 
 
-def _source(key: str, module: str, source: str, old: Fact | None, new: Fact | None, quiet: list[str], native: list[Fact]) -> list[Finding]:
+def _word(hazard: str) -> str:
+    """The instruction of a `file: instruction`."""
+    return hazard.split(": ", 1)[1].replace('asm volatile("', "")
+
+
+def _source(
+    key: str, module: str, source: str, old: Fact | None, new: Fact | None, quiet: list[str], native: list[Fact], known: set[str]
+) -> list[Finding]:
     if new is None and old is not None:
         if module == NATIVE:
             sentence = f"{source} is no longer built into {NATIVE}."
             return [Finding(REVIEW, ID, key, "CMakeLists.txt", old.line, sentence, f"-{source}")]
         quiet.append(f"-{module} {source}")
     elif new is not None:
-        kind, hazards = json.loads(new.value)
+        kind, words, *_ = json.loads(new.value)
         if old is not None:
-            before = json.loads(old.value)[1]
-            if module == NATIVE or sorted(hazards) == sorted(before):
+            more = [w for w in words if _word(w) not in known]
+            if module == NATIVE or not more:
                 return []
-            quiet.append(f" {module} {source}: {before} -> {hazards}")
-        elif module == NATIVE and kind == "device":
+            sentence = f"{source} of {module} reaches instructions of other archs now: {', '.join(more)}."
+            return [Finding(REVIEW, ID, key, "CMakeLists.txt", new.line, sentence, f"+{source}")]
+        if module == NATIVE and kind == "device":
             native.append(new)
-        elif hazards:
-            sentence = f"{source} is new in {module}, would be built for gfx936 and holds {', '.join(hazards)}."
+        elif words:
+            sentence = (
+                f"{source} is new in {module}, would be built for gfx936 and reaches instructions of other archs: {', '.join(words)}."
+            )
             return [Finding(REVIEW, ID, key, "CMakeLists.txt", new.line, sentence, f"+{source}")]
         else:
             quiet.append(f"+{module} {source}")

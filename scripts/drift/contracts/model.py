@@ -22,7 +22,7 @@ LEVELS = (BLOCK, OPEN, REVIEW, INFO)
 WANTED_FILES = ("CMakeLists.txt", "setup.py", "pyproject.toml", "MANIFEST.in")
 WANTED_FOLDERS = {
     "cmake": (".cmake", ".py", ".txt", ".in"),
-    "csrc": (".cu", ".cuh", ".h", ".hpp", ".cpp", ".cc", ".inl"),
+    "csrc": ("",),  # whatever its name ends in: an include can name anything
     "requirements": (".txt", ".in"),
     "vllm": (".py",),
 }

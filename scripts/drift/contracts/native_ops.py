@@ -8,7 +8,8 @@ import re
 from collections.abc import Iterator
 
 from scripts.drift.contracts import cmake_eval, cxx
-from scripts.drift.contracts.model import BLOCK, INFO, REVIEW, Fact, Facts, Finding, Tree, changes, hunk, line_of
+from scripts.drift.contracts.includes import reached
+from scripts.drift.contracts.model import BLOCK, INFO, REVIEW, Fact, Facts, Finding, Tree, changes, closing, hunk, line_of
 
 ID = "native-ops"
 HOLDS = ("schema:", "bound:", "region:", "wave:", "hipify:")
@@ -41,7 +42,8 @@ def judge(base: Facts, new: Facts) -> list[Finding]:
             at = fact or old
             assert at is not None
             diff = hunk(old.region if old else "", fact.region if fact else "")
-            found.append(Finding(level, ID, key, at.path, at.line, sentence, diff))
+            row = Finding(level, ID, key, at.path, at.line, sentence, diff)
+            found.append(closing(row, _closed(kind, new)) if level == BLOCK else row)
     if others:
         names = {line.split()[1].rstrip(":") for line in others}
         sentence = f"{len(names)} other op(s) of {MODULE} change schema or guard; none is opened for gfx936."
@@ -49,11 +51,23 @@ def judge(base: Facts, new: Facts) -> list[Finding]:
     return found
 
 
+def _closed(kind: str, new: Facts) -> str:
+    """What of ours answers a BLOCK in a carried tree: our own bindings, and our unit's own checks."""
+    bound = [f for f in new.of(ID, "bound:").values() if f.path == "csrc/rocm/dcu_bindings.cpp" and json.loads(f.value) is True]
+    if not bound:
+        return ""
+    if kind == "guard":
+        return "csrc/rocm/dcu_bindings.cpp, which binds the operator for gfx936 under no guard"
+    if kind == "place":
+        return "csrc/rocm/dcu_llmm1.cu, which takes upstream's own includes (cmake/dcu.cmake) and asserts WARP_SIZE when it is compiled"
+    return ""
+
+
 def _say(kind: str, name: str, old: Fact | None, new: Fact | None) -> tuple[str, str]:
     if name == USED and kind == "schema":
         return BLOCK, f"op {MODULE}::{name} is " + ("gone." if new is None else f"now {new.value}")
     if name == USED and kind == "guard" and new is not None:
-        return REVIEW, f"op {MODULE}::{name} now stands under #if {new.value or 'nothing'}: the gfx936 build must satisfy it."
+        return BLOCK, f"op {MODULE}::{name} now stands under #if {new.value or 'nothing'}: the gfx936 build must satisfy it."
     if kind == "bound" and new is not None and json.loads(new.value) is False:
         return BLOCK, f"{name} is bound in {BINDINGS} but nothing that is built for gfx936 defines it: the module would not load."
     if kind == "region":
@@ -63,9 +77,11 @@ def _say(kind: str, name: str, old: Fact | None, new: Fact | None) -> tuple[str,
             return BLOCK, f"{name} has a new definition in {new.path}."
         return BLOCK, f"the text of {name} changed: numbers and records taken with the old text do not hold for it."
     if kind == "place" and old is not None and new is not None:
-        return REVIEW, f"{name} moved from {old.value} to {new.value}: includes and the generated prefix must follow."
-    if kind == "wave":
-        return BLOCK, "the definition of WARP_SIZE changed." if new else "WARP_SIZE has no definition any more."
+        level = BLOCK if name.startswith("WARP_SIZE") else REVIEW
+        return level, f"{name} moved from {old.value} to {new.value}: includes and the generated prefix must follow."
+    if kind in ("wave", "macro"):
+        where = f" ({', '.join(sorted(set(re.findall('// in (.*)', new.region))))})" if new else ""
+        return BLOCK, f"the definition of {name} changed as LLMM1's unit sees it{where}." if new else f"{name} has no definition any more."
     if kind == "hipify" and old is not None:
         return REVIEW, f"{name} changed: the names and places of hipified files may have moved."
     return "", ""
@@ -150,19 +166,32 @@ def _helpers(text: str, region: str) -> str:
     return "\n".join(text[a:b] for a, b in sorted(spans))
 
 
+def _unit(tree: Tree) -> str:
+    """The source that holds LLMM1."""
+    holds = (p for p in tree.containing(USED, "csrc/") if not p.startswith("csrc/rocm/dcu_") and cxx.definitions(tree.text(p), USED))
+    return next(holds, "csrc/rocm/skinny_gemms.cu")
+
+
 def _wave(tree: Tree) -> Iterator[Fact]:
-    """The WARP_SIZE of the kernels we build: the header they include, not a copy elsewhere."""
-    for path in tree.containing("define WARP_SIZE", "csrc/", "cuda_compat.h"):
-        text = tree.text(path)
-        plain = cxx.without_comments(text)
-        first = plain.find("#define WARP_SIZE")
-        opening = min((m.start() for m in re.finditer(r"^[ \t]*#[ \t]*if[^\n]*", plain[:first], re.M)), default=first)
-        last = plain.rfind("#define WARP_SIZE")
-        end = plain.find("#endif", last)
-        region = "\n".join(line.rstrip() for line in plain[opening : end + 6].splitlines() if line.strip())
-        digest = hashlib.sha256(region.encode()).hexdigest()
-        yield Fact(ID, "wave:WARP_SIZE", digest, path, line_of(text, first), region)
-        yield Fact(ID, "place:cuda_compat.h", path, path, 1)
+    """WARP_SIZE as LLMM1's unit sees it, and every other macro that the kernel's text uses and a file it reaches defines."""
+    unit = _unit(tree)
+    used = set().union(*(_words(tree.text(unit)[a:b]) for name in KERNEL for a, b in cxx.definitions(tree.text(unit), name)), {"WARP_SIZE"})
+    macros: dict[str, list[tuple[str, str, int]]] = {}
+    for path in reached(tree, unit).files:
+        plain = cxx.without_comments(tree.text(path))
+        for match in re.finditer(r"^[ \t]*#[ \t]*(?:define|undef)[ \t]+(\w+)(?:[^\n]*\\\n)*[^\n]*", plain, re.M):
+            if match[1] in used and (path != unit or match[1] == "WARP_SIZE"):
+                guard = " && ".join(cxx.guards(plain, match.start()))
+                macros.setdefault(match[1], []).append(
+                    (f"{' '.join(match[0].split())}  // if {guard}", path, line_of(plain, match.start()))
+                )
+    for name, rows in sorted(macros.items()):
+        text = "\n".join(sorted(r[0] for r in rows))
+        kind = "wave" if name == "WARP_SIZE" else "macro"
+        shown = "\n".join(f"{row[0]}  // in {row[1]}" for row in rows)
+        yield Fact(ID, f"{kind}:{name}", hashlib.sha256(text.encode()).hexdigest(), rows[-1][1], rows[-1][2], shown)
+        if name == "WARP_SIZE":
+            yield Fact(ID, "place:WARP_SIZE's header", ", ".join(sorted({r[1] for r in rows})), rows[0][1], rows[0][2])
 
 
 def _hipify(tree: Tree) -> Iterator[Fact]:

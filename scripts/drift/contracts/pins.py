@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from scripts.drift.contracts import cmake_eval
-from scripts.drift.contracts.model import INFO, REVIEW, Fact, Facts, Finding, Tree, changes
+from scripts.drift.contracts.model import BLOCK, INFO, REVIEW, Fact, Facts, Finding, Tree, changes, closing
 
 ID = "pins"
 HOLDS = ("CMAKE_CXX_STANDARD", "TORCH_SUPPORTED_VERSION_ROCM", "requires-python")
@@ -31,6 +31,9 @@ def collect(tree: Tree) -> list[Fact]:
     for name in VARIABLES:
         if name in variables:
             facts.append(Fact(ID, name, variables[name], "CMakeLists.txt", _line(tree.text("CMakeLists.txt"), f"set({name} ")))
+    stated = re.search(r"set\(VLLM_DCU_CXX_STANDARDS ([\d ]+)\)", tree.text("cmake/dcu.cmake")) if tree.patched else None
+    if stated:
+        facts.append(Fact(ID, "our standards", ";".join(stated[1].split()), "cmake/dcu.cmake", 1))
     pyproject = tree.text("pyproject.toml")
     requires = re.search(r"^requires-python\s*=\s*\"([^\"]*)\"", pyproject, re.M)
     if requires:
@@ -48,9 +51,13 @@ def collect(tree: Tree) -> list[Fact]:
 def judge(base: Facts, new: Facts) -> list[Finding]:
     """Every change is a REVIEW: the machine has to follow; a requirement that appears or goes is INFO."""
     found = []
+    torch: list[tuple[str, Fact]] = []
     for key, old, fact in changes(base.of(ID), new.of(ID)):
         at = fact or old
         assert at is not None
+        if re.search(r"torch|triton", key, re.I) and old is not None and fact is not None:
+            torch.append((f"{key}: {old.value} -> {fact.value}", at))
+            continue
         if old is None or fact is None:
             sentence = f"{key} " + (f"is required now: {at.value}." if old is None else f"({at.value}) is no longer pinned.")
             found.append(Finding(INFO, ID, key, at.path, at.line, sentence))
@@ -63,8 +70,21 @@ def judge(base: Facts, new: Facts) -> list[Finding]:
         )
         if gone:
             sentence += f" Python {REFERENCE_PYTHON}, the reference device's, is out."
+        standard = key == "CMAKE_CXX_STANDARD"
         added = key == "PYTHON_SUPPORTED_VERSIONS" and set(old.value.split(";")) < set(fact.value.split(";"))
-        found.append(Finding(INFO if added else REVIEW, ID, key, at.path, at.line, sentence, f"-{old.value}\n+{fact.value}"))
+        quiet = (
+            added or ": " in key or key == "CMAKE_HIP_STANDARD" or (key == "requires-python" and "PYTHON_SUPPORTED_VERSIONS" in new.of(ID))
+        )
+        level = BLOCK if standard else INFO if quiet else REVIEW
+        if standard:
+            sentence += " Our unit is compiled with it."
+        row = Finding(level, ID, key, at.path, at.line, sentence, f"-{old.value}\n+{fact.value}")
+        ours = new.of(ID).get("our standards")
+        known = standard and ours is not None and fact.value in ours.value.split(";")
+        found.append(closing(row, f"cmake/dcu.cmake, which takes C++ {ours.value} for our unit and no other" if known and ours else ""))
+    if torch:
+        sentence = f"the release is built for another torch: {'; '.join(t for t, _ in torch)}."
+        found.append(Finding(REVIEW, ID, "torch", torch[0][1].path, torch[0][1].line, sentence, "\n".join(t for t, _ in torch)))
     return found
 
 

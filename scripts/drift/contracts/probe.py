@@ -60,6 +60,8 @@ class Thing:
         self._name = name
 
     def __getattr__(self, name: str) -> Any:
+        if name == "__version__":
+            return "0.0"
         if name.startswith("__") and name.endswith("__"):
             raise AttributeError(name)
         return Thing(f"{self._name}.{name}")
