@@ -9,7 +9,7 @@ from dataclasses import asdict
 from vllm.dcu.verify import chart
 
 from scripts.common import errors
-from scripts.drift.contracts.model import BLOCK, INFO, REVIEW
+from scripts.drift.contracts.model import BLOCK, INFO, OPEN, REVIEW
 from scripts.matrix.rows import Matrix, Row
 
 __all__ = ["from_json", "to_json", "to_markdown", "to_svg"]
@@ -38,60 +38,55 @@ def to_markdown(matrix: Matrix) -> str:
         "by running upstream's own platform code for `gfx936` with torch and amdsmi replaced, the native build is what CMake "
         "configures for `gfx936` without a compiler.",
         "",
-        f"**{matrix.open_blocks} unresolved BLOCK** with the series applied; conflicts on the way: {matrix.stopped or 'none'}.",
+        "Each release is compared with the one before it: a row says what that release *brought*. A BLOCK that is open with the series "
+        "is counted in every release in which it is.",
         "",
-        "![BLOCK and REVIEW findings by release](matrix.svg)",
+        f"**{matrix.open_blocks} unresolved BLOCK** with the series applied, {matrix.unanswered} question(s) not evaluated; conflicts on the "
+        f"way: {matrix.stopped or 'none'}.",
         "",
-        "| release | patches carried | upstream as it is: BLOCK / REVIEW / INFO | with the series: BLOCK / REVIEW | native code for gfx936 | dispatch |",
-        "|---|---|---|---|---|---|",
+        "![What each release brought, and what is left of it](matrix.svg)",
+        "",
+        "| release | patches carried | brought, as it is: BLOCK / not evaluated / REVIEW / INFO | closed by the series | with the series: "
+        "open BLOCK / not evaluated / REVIEW | native code for gfx936 | dispatch |",
+        "|---|---|---|---|---|---|---|",
     ]
     for row in rows:
         mark = " (pin)" if row.version == matrix.pinned else ""
         up, left = row.upstream, row.carried
         lines.append(
-            f"| {row.version}{mark} | {row.patches()} | {up[BLOCK]} / {up[REVIEW]} / {up[INFO]} | {_bold(left[BLOCK])} / {left[REVIEW]} "
-            f"| {row.routing} | {row.dispatch or 'not run'} |"
+            f"| {row.version}{mark} | {row.patches()} | {up[BLOCK]} / {up[OPEN]} / {up[REVIEW]} / {up[INFO]} | {len(row.closed)} "
+            f"| {_bold(left[BLOCK])} / {left[OPEN]} / {left[REVIEW]} | {row.routing} | {row.dispatch or 'not run'} |"
         )
-    lines += ["", "## What upstream opens or breaks for gfx936, and what becomes of it", ""]
+    lines += ["", "## What upstream opens or breaks for gfx936, and what closes it", ""]
     lines += ["| from | finding (upstream as it is) | with the series |", "|---|---|---|"]
     for key, sentence, version, fate in _fates(rows):
-        lines.append(f"| {version} | {_cell(sentence)} (`{key.split(':')[0]}`) | {fate} |")
+        lines.append(f"| {version} | {_cell(sentence)} (`{key.split(':')[0]}`) | {_cell(fate)} |")
     lines += ["", "## What a reader decides (REVIEW, with the series), by the release that brought it", ""]
-    for version, sentences in _reviews(rows):
-        lines += [f"### {version}", "", *(f"- {_cell(s)}" for s in sentences), ""]
+    for row in rows:
+        if row.reviews:
+            lines += [f"### {row.version}", "", *(f"- {_cell(s)}" for s in row.reviews.values()), ""]
+    if matrix.unanswered:
+        lines += ["## Not evaluated", "", "What could not be answered is not known to be harmless. By the release that brought it:", ""]
+        lines += [f"- {row.version}: {_cell(s)}" for row in rows for s in row.unanswered.values()] + [""]
     if matrix.missing:
         lines += ["## Not run", "", *(f"- {what}: {why}" for what, why in sorted(matrix.missing.items())), ""]
     return "\n".join(lines).rstrip() + "\n"
 
 
 def _fates(rows: Sequence[Row]) -> list[tuple[str, str, str, str]]:
-    """(key, sentence, first release, fate) of every upstream BLOCK."""
-    seen: dict[str, tuple[str, str]] = {}
+    """(key, sentence, release, fate) of every BLOCK that upstream brought, and of every one that only the series has."""
     open_in: dict[str, list[str]] = {}
     for row in rows:
-        for key, sentence in row.blocks.items():
-            seen.setdefault(key, (sentence, row.version))
-        for key, sentence in row.open_blocks.items():
-            seen.setdefault(key, (sentence, row.version))
+        for key in row.open_blocks:
             open_in.setdefault(key, []).append(row.version)
-    fates = []
-    for key, (sentence, version) in seen.items():
-        left = open_in.get(key)
-        fates.append((key, sentence, version, f"**open** in {', '.join(left)}" if left else "closed"))
-    return fates
-
-
-def _reviews(rows: Sequence[Row]) -> list[tuple[str, list[str]]]:
-    """REVIEW sentences, each at the first release that has it in this very form; a text that changed again is new again."""
-    seen: set[tuple[str, str]] = set()
-    found = []
+    fates, said = [], set()
     for row in rows:
-        marked = {key: (key, row.marks.get(key, sentence)) for key, sentence in row.reviews.items()}
-        fresh = [row.reviews[key] for key, mark in marked.items() if mark not in seen]
-        seen.update(marked.values())
-        if fresh:
-            found.append((row.version, fresh))
-    return found
+        for key, sentence in {**row.blocks, **row.open_blocks}.items():
+            if key in row.blocks or key not in said:
+                said.add(key)
+                left = f"**open** in {', '.join(open_in[key])}" if key in row.open_blocks else ""
+                fates.append((key, sentence, row.version, left or f"closed by {row.closed.get(key, 'the series')}"))
+    return fates
 
 
 def _bold(count: int) -> str:
@@ -103,7 +98,7 @@ def _cell(text: str) -> str:
 
 
 def to_svg(matrix: Matrix) -> str:
-    """Bars by release: upstream's BLOCKs, what the series leaves of them, and the REVIEWs left.
+    """Bars by release: what each brought that the series closes, what is open with it, and what a reader decides.
 
     Raises:
         errors.MissingInput: matplotlib is missing.
@@ -111,12 +106,12 @@ def to_svg(matrix: Matrix) -> str:
     if said := chart.missing():
         raise errors.MissingInput(said, "the matrix has a picture", "use the tools' own environment, or install requirements/tools.txt")
     found = [
-        chart.Bar(row.version, name, counts[kind])
+        chart.Bar(row.version, name, value)
         for row in matrix.rows
-        for name, counts, kind in (
-            ("BLOCK, upstream as it is", row.upstream, BLOCK),
-            ("BLOCK, with the series", row.carried, BLOCK),
-            ("REVIEW, with the series", row.carried, REVIEW),
+        for name, value in (
+            ("BLOCK that the release brought, closed by the series", len(row.closed)),
+            ("BLOCK that is open with the series", row.carried[BLOCK]),
+            ("REVIEW that the release brought", row.carried[REVIEW]),
         )
     ]
     return chart.as_svg(chart.bars("The release matrix", "findings", found))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
@@ -13,14 +14,14 @@ from scripts.common.git import Repo
 from scripts.common.outside import MOST_BYTES, StrictError, read_json
 from scripts.common.paths import BUILD
 from scripts.drift import contracts
-from scripts.drift.contracts import build_set, cmake_eval
-from scripts.drift.contracts.model import BLOCK, REVIEW, WANTED_FILES, WANTED_FOLDERS, Facts, Finding, Tree, tree_from_tar
+from scripts.drift.contracts import arch_truth, build_set, cmake_eval, native_ops, touches
+from scripts.drift.contracts.model import BLOCK, OPEN, REVIEW, WANTED_FILES, WANTED_FOLDERS, Facts, Finding, Tree, tree_from_tar
 from scripts.drift.contracts.page import counts
 from scripts.drift.scan import facts_of_release
 from scripts.rebase.threeway import MOVED, UPSTREAMED
 from scripts.rebase.walk import Step
 
-__all__ = ["HOME", "Matrix", "Row", "Subject", "make_row", "patched_tree", "warm"]
+__all__ = ["HOME", "Matrix", "Row", "Subject", "make_row", "patched_tree", "take", "warm"]
 
 HOME = BUILD / "matrix"
 #: What gfx936 may have in the native module, by name: our bindings and the selected LLMM1.
@@ -29,14 +30,17 @@ ROUTED = ("csrc/rocm/dcu_bindings.cpp", "csrc/rocm/dcu_llmm1.cu")
 
 @dataclass(frozen=True)
 class Subject:
-    """A release to be judged: the walk's step, the head of its chain, and the pinned chain's head to compare with."""
+    """A release to be judged: the walk's step, the head of its chain, and what it is compared with.
+
+    `before` is its neighbour (the release before it; for the oldest one the one after), `base` the pinned release; each as version,
+    head and tree of its chain.
+    """
 
     step: Step
     head: str
     tree: str
-    base_version: str
-    base_head: str
-    base_tree: str
+    before: tuple[str, str, str]
+    base: tuple[str, str, str]
     git_dir: Path
 
 
@@ -46,10 +50,11 @@ class Row:
 
     Attributes:
         verdicts: patch -> verdict at this release.
-        upstream: findings of the release as it is, by level.
-        carried: findings of the release with the series, by level: what the series leaves open.
-        blocks: key -> sentence of each upstream BLOCK; `open_blocks`: of those that the series leaves.
-        reviews: key -> sentence of each REVIEW with the series; `marks`: key -> digest of its text, which tells a new one.
+        upstream: findings that the release brought, as it is, by level.
+        carried: findings that it brought with the series, by level; BLOCK: what is open there, whoever brought it.
+        blocks: key -> sentence of each BLOCK that upstream brought; `closed`: key -> by what of ours it does not hold with the series.
+        open_blocks: key -> sentence of each BLOCK that is open with the series.
+        reviews: key -> sentence of each REVIEW that it brought, with the series; `unanswered`: of what was not evaluated.
         routing: sources of _rocm_C for gfx936 with the series, or why it could not be told.
         dispatch: outcome of the behaviour check of the carried dispatch.
     """
@@ -64,7 +69,8 @@ class Row:
     reviews: dict[str, str]
     routing: str
     dispatch: str = ""
-    marks: dict[str, str] = field(default_factory=dict)
+    closed: dict[str, str] = field(default_factory=dict)
+    unanswered: dict[str, str] = field(default_factory=dict)
 
     @property
     def routed(self) -> bool:
@@ -91,6 +97,11 @@ class Matrix:
     missing: dict[str, str] = field(default_factory=dict)
 
     @property
+    def unanswered(self) -> int:
+        """Questions that could not be evaluated, over all releases."""
+        return sum(len(r.unanswered) for r in self.rows)
+
+    @property
     def open_blocks(self) -> int:
         """BLOCK findings that the series leaves, over all releases."""
         return sum(len(r.open_blocks) for r in self.rows)
@@ -113,10 +124,17 @@ def patched_facts(repo: Repo, head: str, tree: str, version: str) -> Facts:
     return facts
 
 
-def warm(subject: Subject) -> None:
-    """Take the pinned release's facts, with and without the series."""
-    facts_of_release(subject.base_version)
-    patched_facts(Repo(subject.git_dir, subject.git_dir.parent), subject.base_head, subject.base_tree, subject.base_version)
+def warm(subjects: Sequence[Subject]) -> None:
+    """Take the pinned release's facts, with and without the series: every row is compared with them."""
+    version, head, tree = subjects[0].base
+    facts_of_release(version)
+    patched_facts(Repo(subjects[0].git_dir, subjects[0].git_dir.parent), head, tree, version)
+
+
+def take(subject: Subject) -> None:
+    """Take a release's facts, with and without the series, into the cache, so that its neighbour finds them there."""
+    facts_of_release(subject.step.version)
+    patched_facts(Repo(subject.git_dir, subject.git_dir.parent), subject.head, subject.tree, subject.step.version)
 
 
 def make_row(subject: Subject) -> Row:
@@ -124,36 +142,52 @@ def make_row(subject: Subject) -> Row:
     repo = Repo(subject.git_dir, subject.git_dir.parent)
     version = subject.step.version
     own = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()
-    key = hashlib.sha256(f"{subject.tree}\0{subject.base_tree}\0{subject.base_version}\0{contracts.tool_id()}\0{own}".encode()).hexdigest()[
-        :16
-    ]
+    inputs = [subject.tree, *subject.before, *subject.base, contracts.tool_id(), own]
+    key = hashlib.sha256("\0".join(inputs).encode()).hexdigest()[:16]
     cached = HOME / "rows" / f"{version}-{key}.json"
     verdicts = {row.name: row.verdict for row in subject.step.rows}
     with contextlib.suppress(FileNotFoundError, StrictError):
         known: Row = read_json(Row, cached, MOST_BYTES, any_text=True)
         return replace(known, verdicts=verdicts)
-    upstream = contracts.judge(facts_of_release(subject.base_version), facts_of_release(version))
-    base = patched_facts(repo, subject.base_head, subject.base_tree, subject.base_version)
-    facts = patched_facts(repo, subject.head, subject.tree, version)
-    carried = contracts.judge(base, facts)
+
+    def facts_of(which: tuple[str, str, str]) -> Facts:
+        return patched_facts(repo, which[1], which[2], which[0])
+
+    upstream = contracts.judge(facts_of_release(subject.before[0]), facts_of_release(version))
+    facts = facts_of((version, subject.head, subject.tree))
+    brought = contracts.judge(facts_of(subject.before), facts)
+    # A BLOCK that an earlier release opened is open until something closes it: those are counted against the pinned release too.
+    standing = contracts.judge(facts_of(subject.base), facts)
+    opened = {**_by_key(standing, BLOCK), **_by_key(brought, BLOCK)}
+    blocks = _by_key(upstream, BLOCK)
+    said = {f"{f.contract}:{f.key}": f.closed for f in (*brought, *standing) if f.closed}
     row = Row(
         version,
         subject.tree,
         verdicts,
         counts(upstream),
-        counts(carried),
-        _by_key(upstream, BLOCK),
-        _by_key(carried, BLOCK),
-        _by_key(carried, REVIEW),
+        {**counts(brought), BLOCK: len(opened)},
+        blocks,
+        opened,
+        _by_key(brought, REVIEW),
         _routing(facts),
-        marks={
-            f"{f.contract}:{f.key}": hashlib.sha256(f"{f.sentence}\0{f.hunk}".encode()).hexdigest()[:12]
-            for f in carried
-            if f.level == REVIEW
-        },
+        closed={k: said.get(k) or _closed_by(k) for k in blocks if k not in opened},
+        unanswered=_by_key(brought, OPEN),
     )
     atomic_write(cached, json.dumps(asdict(row), indent=1, sort_keys=True).encode())
     return row
+
+
+def _closed_by(key: str) -> str:
+    """By what of ours a BLOCK of the release as it is no longer holds with the series, where its contract does not say so itself."""
+    contract, _, name = key.partition(":")
+    if contract == arch_truth.ID:
+        method = name.removeprefix("RocmPlatform.").removesuffix("()")
+        ours = any(t.how == "override" and t.chain[-1] == method for t in touches.touched())
+        return f"DcuRocmPlatform.{method}" if ours and name.startswith("RocmPlatform.") else "the sealed arch string (vllm/dcu/detect.py)"
+    if contract in (build_set.ID, native_ops.ID):
+        return "cmake/dcu.cmake, which keeps every unit but LLMM1's from gfx936"
+    return "the series: the carried tree does not show it"
 
 
 def _by_key(findings: list[Finding], level: str) -> dict[str, str]:

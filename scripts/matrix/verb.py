@@ -1,7 +1,8 @@
 """matrix: every known release in one table: patches, drift before and after the series, native routing, dispatch.
 
 Writes docs/matrix.md, docs/matrix.json and docs/matrix.svg. Each release is kept by content, so that a stopped run is gone
-on with and a second one takes seconds. Exit 14 when the series leaves a BLOCK open or a patch conflicts.
+on with and a second one takes seconds. Exit 14 when the series leaves a BLOCK open or a patch conflicts; 15 when not,
+and something was not evaluated or the dispatch did not run.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from scripts.common.files import atomic_write, hold, say
 from scripts.common.paths import ROOT, shown
 from scripts.matrix import dispatch as matrixdispatch
 from scripts.matrix.page import from_json, to_json, to_markdown, to_svg
-from scripts.matrix.rows import HOME, Matrix, Row, Subject, make_row, patched_tree, warm
+from scripts.matrix.rows import HOME, Matrix, Row, Subject, make_row, patched_tree, take, warm
 from scripts.rebase.result import carried_chain
 from scripts.rebase.state import LOCK, remembered, repository
 from scripts.rebase.walk import Step, run_id, walk
@@ -44,12 +45,18 @@ def subjects(pin: Pin, wanted: Sequence[str]) -> tuple[list[Subject], str]:
         steps.update({s.version: s for s in done.steps})
         if done.stop:
             stopped.append(f"{done.stop.patch} at {done.stop.version} ({', '.join(c.path for c in done.stop.conflicts)})")
-    base = carried_chain(repo, steps[pin.version])
+
+    def chain_of(version: str) -> tuple[str, str, str]:
+        chain = carried_chain(repo, steps[version])
+        return version, chain.head, chain.tree
+
+    order = sorted(steps, key=version_key)
     found = []
-    for version in sorted(steps, key=version_key):
+    for at, version in enumerate(order):
         if not wanted or version in wanted:
-            chain = carried_chain(repo, steps[version])
-            found.append(Subject(steps[version], chain.head, chain.tree, pin.version, base.head, base.tree, repo.git_dir))
+            before = order[at - 1] if at else order[min(1, len(order) - 1)]
+            _, head, tree = chain_of(version)
+            found.append(Subject(steps[version], head, tree, chain_of(before), chain_of(pin.version), repo.git_dir))
     return found, "; ".join(stopped)
 
 
@@ -63,8 +70,9 @@ def build_matrix(pin: Pin, wanted: Sequence[str], jobs: int, dispatch: bool) -> 
             f"`make rebase VLLM={wanted[0]}` lays the conflict out; when it has come to its end, run this again",
         )
     missing: dict[str, str] = {}
-    warm(found[0])  # what every row is compared with is taken once, not by each worker
+    warm(found)  # what every row is compared with is taken once, not by each worker
     with ProcessPoolExecutor(jobs) as pool:
+        list(pool.map(take, found))
         rows = []
         for row in pool.map(make_row, found):
             say(f"{row.version}: upstream {row.upstream}, with the series {row.carried}, {row.routing}")
@@ -138,5 +146,11 @@ def main(argv: Sequence[str]) -> int:
             f"dispatch failed at: {', '.join(failed) or 'none'}",
             "such a release would run code on gfx936 that nobody has proven, or none of ours",
             "the page names them; carry a patch or an overlay for them, then run `make matrix` again",
+        )
+    if matrix.unanswered or "dispatch" in matrix.missing:
+        raise errors.NotRun(
+            f"{matrix.unanswered} question(s) were not evaluated; dispatch: {matrix.missing.get('dispatch', 'ran')}",
+            "what could not be answered is not known to be harmless",
+            "the page lists them; decide by hand what they mean for gfx936 (`make env` brings the interpreter for the dispatch)",
         )
     return 0
