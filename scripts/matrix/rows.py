@@ -119,7 +119,7 @@ def patched_facts(repo: Repo, head: str, tree: str, version: str) -> Facts:
     cached = HOME / "facts" / f"{version}-{tree[:12]}-{contracts.tool_id()[:12]}.json"
     if cached.is_file():
         return Facts.from_json(cached.read_text(encoding="utf-8"))
-    facts = contracts.collect(patched_tree(repo, head, version))
+    facts = contracts.collect(replace(patched_tree(repo, head, version), pristine=facts_of_release(version)))
     atomic_write(cached, facts.to_json().encode())
     return facts
 

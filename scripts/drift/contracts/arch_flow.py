@@ -23,7 +23,6 @@ from typing import Any
 from scripts.common.overlay import overlay_module
 from scripts.drift.contracts import arch_truth
 from scripts.drift.contracts.model import BLOCK, INFO, OPEN, REVIEW, Fact, Facts, Finding, Tree, changes, closing, hunk
-from scripts.upstream.releases import read_pin
 
 ID = "arch-flow"
 HOLDS = ("reader:",)
@@ -210,11 +209,7 @@ def flowed(tree: Tree) -> dict[str, dict[str, list[str]]]:
 
 def _wanted(tree: Tree) -> dict[str, Fact] | None:
     """For a carried release: what the release as it is says, whose readers alone can answer differently with the series; else None."""
-    if not tree.patched or tree.version not in read_pin().sdists:
-        return None
-    from scripts.drift.scan import facts_of_release  # the scan imports the contracts
-
-    return facts_of_release(tree.version).of(ID)
+    return tree.pristine.of(ID) if tree.patched and tree.pristine is not None else None
 
 
 def collect(tree: Tree) -> list[Fact]:

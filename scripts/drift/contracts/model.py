@@ -33,11 +33,15 @@ _LF = ("CMakeLists.txt", "setup.py", "csrc/rocm/skinny_gemms.cu", "vllm/platform
 
 @dataclass(frozen=True, eq=False)
 class Tree:
-    """The text of one tree: path inside it -> bytes. `patched` says that our series and overlay are in it."""
+    """The text of one tree: path inside it -> bytes. `patched` says that our series and overlay are in it.
+
+    `pristine`: of a carried release, the facts of the release as it is, where they are known.
+    """
 
     version: str
     files: Mapping[str, bytes]
     patched: bool = False
+    pristine: Facts | None = None
 
     def __post_init__(self) -> None:
         if path := next((path for path in _LF if b"\r\n" in self.files.get(path, b"")), None):
