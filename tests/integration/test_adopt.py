@@ -86,6 +86,17 @@ def test_it_makes_two_commits_and_what_the_release_brings_is_in_them(p: Project)
     assert git(p, "status", "--porcelain") == "A  notes.txt\n"
 
 
+def test_a_linked_worktree_is_a_repository_of_its_own(p: Project, tmp_path: Path) -> None:
+    git(p, "worktree", "add", "-q", "-b", "side", str(tmp_path / "linked"))
+    linked = Project(tmp_path / "linked")
+    (linked.root / "cache").mkdir()
+    done = linked.run("rebase", "1.1.0", "--adopt", env={"GFX936_CACHE": str(p.root / "cache")})
+    assert done.returncode == 0, done.stderr
+    assert git(linked, "log", "--format=%s").splitlines() == TWO
+    assert [git(q, "status", "--porcelain") for q in (linked, p)] == ["", ""]
+    assert git(p, "log", "--format=%s") == "start\n"
+
+
 def test_a_second_time_there_is_nothing_to_be_done(p: Project) -> None:
     p.run("rebase", "1.1.0", "--adopt")
     head = git(p, "rev-parse", "HEAD")

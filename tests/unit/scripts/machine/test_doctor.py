@@ -19,9 +19,11 @@ from scripts.common.paths import ROOT
 from scripts.machine import doctor, doctor_device, interpreter, memory
 from scripts.machine.diagnosis import Finding
 from scripts.machine.facts import Machine
+from scripts.upstream.releases import read_pin
 from tests.machine import env_sh, fake_python, fake_toolchain, kfd, program, usable
 from tests.unit.scripts.machine.test_states import SWITCHES
 
+SDIST = read_pin().sdist.name
 VARIABLES = (
     "UPSTREAM_SDIST", "ROCM_PATH", "DTK_ENV", "HIPCXX", "HIP_PATH", "HIP_CLANG_PATH", "PYTORCH_ROCM_ARCH", "MAX_JOBS",
     "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES", "VLLM_PLUGINS", "STAND_IN",
@@ -95,8 +97,8 @@ BASE: list[tuple[str, Callable[[Any, Path], object], str]] = [
     ("git", lambda m, t: m.setenv("PATH", str(t)), "install git 2.38 or newer"),
     ("disk", lambda m, t: m.setattr(doctor.shutil, "disk_usage", lambda p: namedtuple("U", "total used free")(9, 8, 10**9)), "free some space"),
     ("sdist", lambda m, t: m.setenv("UPSTREAM_SDIST", str(t / "gone")), "or unset it"),
-    ("sdist", lambda m, t: m.setenv("UPSTREAM_SDIST", str(program(t / "vllm-0.18.1.tar.gz", "other"))), "or unset it"),
-    ("sdist", lambda m, t: m.setenv("GFX936_CACHE", str(program(t / "c" / "vllm-0.18.1.tar.gz", "cut").parent)), "rm "),
+    ("sdist", lambda m, t: m.setenv("UPSTREAM_SDIST", str(program(t / SDIST, "other"))), "or unset it"),
+    ("sdist", lambda m, t: m.setenv("GFX936_CACHE", str(program(t / "c" / SDIST, "cut").parent)), "rm "),
     ("tools", lambda m, t: m.setenv("TOOLS_PYTHON", str(t / "gone")), "unset TOOLS_PYTHON"),
     ("tools", lambda m, t: (m.delenv("TOOLS_PYTHON", False), m.setattr(doctor.tools, "ways", lambda: None)), "-venv, or put uv on PATH"),
     ("folders", lambda m, t: m.setattr(doctor.os, "access", lambda p, mode: False), "set GFX936_CACHE"),
