@@ -115,7 +115,8 @@ def _as_pin(committed: Matrix, row: Row) -> Matrix:
     """The committed matrix with `row`'s release as the pin; the other rows are those of the old pin's series, and it says so."""
     rows = tuple(row if r.version == row.version else r for r in committed.rows)
     old = f"all rows but {row.version}'s are of the series as it was pinned at {committed.pinned}: `make matrix` makes them anew"
-    return replace(committed, pinned=row.version, rows=rows, missing={**committed.missing, f"rows for the pin {row.version}": old})
+    missing = {what: why for what, why in committed.missing.items() if what != "rows"}
+    return replace(committed, pinned=row.version, rows=rows, missing={**missing, "rows": old})
 
 
 def main(argv: Sequence[str]) -> int:

@@ -32,6 +32,8 @@ def main(argv):
         folder = pathlib.Path(argv[-1])
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "matrix.md").write_text("pinned " + argv[0] + "\\n")
+        if "ROW" in os.environ:
+            (folder / "matrix.json").write_text('{"rows": [{"version": "1.1.0", "dispatch": "' + os.environ["ROW"] + '"}]}')
     return int(os.environ.get("ANSWER_{name}", "0"))
 """
 
@@ -112,6 +114,8 @@ def test_a_second_time_there_is_nothing_to_be_done(p: Project) -> None:
     [
         ({"ANSWER_MATRIX": "14"}, "vLLM 1.1.0 is not adopted: `make matrix VLLM=1.1.0` ends with 14"),
         ({"ANSWER_MATRIX": "15"}, "`make matrix VLLM=1.1.0` ends with 15"),
+        ({"ANSWER_MATRIX": "15", "ROW": ""}, "`make matrix VLLM=1.1.0` ends with 15"),
+        ({"ANSWER_MATRIX": "14", "ROW": "passed (7)"}, "`make matrix VLLM=1.1.0` ends with 14"),
         ({"ANSWER_DRIFT": "1"}, "`make drift VLLM=1.1.0` ends with 1"),
     ],
 )
@@ -124,8 +128,9 @@ def test_an_open_block_is_not_adopted(p: Project, answers: dict[str, str], says:
     assert git(p, "log", "--format=%s") == "start\n"
 
 
-def test_a_block_of_upstream_that_the_series_closes_is_no_refusal(p: Project) -> None:
-    assert p.run("rebase", "1.1.0", "--adopt", env={"ANSWER_DRIFT": "14"}).returncode == 0
+@pytest.mark.parametrize("answers", [{"ANSWER_DRIFT": "14"}, {"ANSWER_DRIFT": "15"}, {"ANSWER_MATRIX": "15", "ROW": "passed (7)"}])
+def test_what_the_series_closes_or_a_person_must_read_is_no_refusal(p: Project, answers: dict[str, str]) -> None:
+    assert p.run("rebase", "1.1.0", "--adopt", env=answers).returncode == 0
 
 
 @pytest.mark.parametrize("path", ["patches/series", "overlay/vllm/dcu/__init__.py", "README.md", "docs/new.md", "build/vllm/vllm/gate.py"])
