@@ -28,7 +28,7 @@ class GitError(errors.SystemRefuses):
     """git ended non-zero. Where no caller has a better sentence, it is git's own."""
 
     def __init__(self, argv: Sequence[str], code: int, stderr: str) -> None:
-        lines = [line for line in stderr.strip().splitlines() if line.startswith(("fatal:", "error:"))] or stderr.strip().splitlines()
+        lines = [line for line in stderr.strip().splitlines() if line.startswith(("fatal:", "error:", "warning: could not open"))] or stderr.strip().splitlines()
         super().__init__(
             f"`git {argv[0] if argv else ''}` ended with {code}",
             lines[-1] if lines else "it said nothing",
@@ -92,7 +92,8 @@ class Repo:
             )
         except FileNotFoundError as error:
             raise _no_git() from error
-        if done.returncode not in ok:
+        # What git cannot look into it passes over with a warning, as if it were empty: an edit there would be lost without a word.
+        if done.returncode not in ok or b"warning: could not open directory" in done.stderr:
             raise GitError(argv, done.returncode, done.stderr.decode(errors="replace"))
         return done
 

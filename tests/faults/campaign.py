@@ -23,6 +23,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from scripts.cli import VERBS
 from scripts.common.errors import catalogue
 from tests.conftest import TINY, base_environment, copy_repository, make_sdist, pin_to
 from tests.integration.synthetic import lines, make_project
@@ -214,7 +215,14 @@ def lab(name: str, folder: Path, library: Path, plant: Callable[[Path], object] 
         **base_environment(folder), **env, "LD_PRELOAD": str(library), "FAULT_PLAN": str(plan), "FAULT_ROOT": str(root),
         "TMPDIR": str(root / "tmp"), "PIP_NO_INDEX": "1",
     }  # fmt: skip
-    argv = [sys.executable, str(HERE / "server.py"), str(plan)]
+    argv = [
+        sys.executable,
+        str(HERE / "server.py"),
+        str(plan),
+        "scripts.cli",
+        "run",
+        *(f"scripts.{module}" for module, _ in VERBS.values()),
+    ]
     with subprocess.Popen(argv, cwd=root, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
         assert server.stdin is not None
         assert server.stdout is not None

@@ -1,6 +1,7 @@
 """TEST ONLY. Runs verbs in forked children of a process into which `inject.c` is preloaded: imports are paid once, each child is armed.
 
-Run in a checkout: `python SERVER PLAN`. A line of JSON on standard input, `{"argv", "out"}`, gives one line back: the exit code.
+`python SERVER PLAN MODULE FUNCTION [MORE ...]`: a line of JSON on standard input, `{"argv", "out"}`, calls the function and gives one line
+back, the exit code. MORE are modules that are imported before, where they can be.
 """
 
 from __future__ import annotations
@@ -16,12 +17,12 @@ import traceback
 from pathlib import Path
 
 
-def main(plan: str) -> None:
+def main(plan: str, module: str, function: str, *more: str) -> None:
     sys.path.insert(0, str(Path.cwd()))
-    cli = importlib.import_module("scripts.cli")
-    for module, _ in cli.VERBS.values():
+    run = getattr(importlib.import_module(module), function)
+    for name in more:
         with contextlib.suppress(ImportError):  # a checkout without the whole overlay
-            importlib.import_module(f"scripts.{module}")
+            importlib.import_module(name)
     with Path(plan).open("r+b") as file:
         memory = mmap.mmap(file.fileno(), 0)
     print("ready", flush=True)
@@ -35,7 +36,7 @@ def main(plan: str) -> None:
             code = 1
             try:
                 struct.pack_into("q", memory, 24, 1)
-                code = cli.run(order["argv"])
+                code = run(order["argv"])
             except BaseException:
                 traceback.print_exc()
             finally:
@@ -49,4 +50,4 @@ def main(plan: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])

@@ -12,7 +12,7 @@ import pytest
 
 from scripts import cli
 from scripts.common import errors, outside, paths
-from scripts.common.git import GitError
+from scripts.common.git import GitError, Repo
 
 
 @pytest.mark.parametrize(
@@ -40,6 +40,16 @@ def test_what_no_step_foresaw_is_a_sentence_and_a_documented_code(
     said = capsys.readouterr().err
     assert all(word in said for word in (*words, "error: ", "  why: ", "  do:  "))
     assert 17 in {code for code, _, _ in errors.catalogue()}
+
+
+def test_a_folder_that_git_cannot_look_into_is_an_error_and_not_an_empty_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Found by the injected errors: `refresh` ended well without the new files of such a folder."""
+    stub = tmp_path / "git"
+    stub.write_text("#!/bin/sh\necho \"warning: could not open directory 'vllm/dcu/': Permission denied\" >&2\n")
+    stub.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    with pytest.raises(GitError, match="could not open directory 'vllm/dcu/': Permission denied"):
+        Repo(tmp_path, tmp_path).out("status", "--porcelain")
 
 
 @pytest.mark.parametrize("home", ["/proc", "/dev/null", "/dev/null/x", ""])
