@@ -28,7 +28,9 @@ class GitError(errors.SystemRefuses):
     """git ended non-zero. Where no caller has a better sentence, it is git's own."""
 
     def __init__(self, argv: Sequence[str], code: int, stderr: str) -> None:
-        lines = [line for line in stderr.strip().splitlines() if line.startswith(("fatal:", "error:", "warning: could not open"))] or stderr.strip().splitlines()
+        lines = [
+            line for line in stderr.strip().splitlines() if line.startswith(("fatal:", "error:", "warning: could not open"))
+        ] or stderr.strip().splitlines()
         super().__init__(
             f"`git {argv[0] if argv else ''}` ended with {code}",
             lines[-1] if lines else "it said nothing",

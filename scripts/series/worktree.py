@@ -60,7 +60,9 @@ def read_state(tree: Path = TREE) -> State | None:
         return None
     try:
         state: State = read_json(State, _state_file(open_repo(tree)), MOST_BYTES)
-    except (OSError, StrictError):
+    except (OSError, StrictError) as error:
+        if isinstance(error.__cause__, OSError):
+            raise error.__cause__ from None  # that the system refuses says nothing about whose the folder is
         raise errors.DirtyTree(
             f"{shown(tree)} is not a tree that `make apply` made",
             "it may hold somebody's work, so it is not overwritten",

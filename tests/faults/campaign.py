@@ -109,11 +109,8 @@ def build_library(folder: Path) -> Path:
 
 def _tiny(root: Path, folder: Path) -> dict[str, str]:
     copy_repository(root)
-    reader = {
-        path: path.read_bytes()
-        for name in ("records/strict.py", "records/typed.py", "manifest.py")
-        for path in [root / "overlay/vllm/dcu" / name]
-    }
+    ours = root / "overlay/vllm/dcu"
+    reader = {p: p.read_bytes() for p in (*ours.glob("*.py"), *ours.glob("records/*.py"), *ours.glob("device/*.py"))}
     for top in ("patches", "overlay", "csrc"):
         shutil.rmtree(root / top)
         (root / top).mkdir()

@@ -20,7 +20,9 @@ _NAME_BYTES = 120
 _CELLS_AT = _NAME_BYTES + 8
 _TEXT_AT = _CELLS_AT + CELL_BYTES
 _SIZE = _TEXT_AT + CELLS * 256
-_PRIVATE, _CREATE, _READ_ONLY, _REMOVE = 0, 0o1000, 0o10000, 0
+_PRIVATE, _CREATE, _READ_ONLY, _REMOVE, _STATUS = 0, 0o1000, 0o10000, 0, 2
+_SIZE_AT = 48
+"""Where `shmid_ds` has the size on 64-bit Linux: behind the permissions."""
 
 
 class Image:
@@ -63,6 +65,14 @@ def _attach(segment: int, flags: int) -> int | None:
     return None if address in (None, ctypes.c_void_p(-1).value) else int(address)
 
 
+def _bytes_of(segment: int) -> int:
+    """How large a segment is, whoever made it: a file may name any; 0 where there is none."""
+    about = ctypes.create_string_buffer(512)
+    if _libc().shmctl(segment, _STATUS, about):
+        return 0
+    return ctypes.c_size_t.from_buffer(about, _SIZE_AT).value
+
+
 def remove_segment(segment: int) -> None:
     """Let a segment go as soon as nobody has it mapped. Nothing happens where it is gone, another user's, or not one (-1)."""
     if segment >= 0:
@@ -86,13 +96,14 @@ def new_image(name: str) -> Image:
 def attached(segment: int, name: str) -> tuple[bytes, bytes] | None:
     """A copy of the cells and text behind counter file `name`, its process living or dead; None where `segment` is not that file's."""
     try:
+        if _bytes_of(segment) < _SIZE:
+            return None
         address = _attach(segment, _READ_ONLY)
     except (OSError, AttributeError, ctypes.ArgumentError):
         return None
     if address is None:
         return None
     try:
-        # The name first, which is in the first page of whatever segment this is: only ours is known to be as long as ours.
         if ctypes.string_at(address, _NAME_BYTES).rstrip(b"\0") != name.encode():
             return None
         cells = ctypes.string_at(address + _CELLS_AT, CELL_BYTES)

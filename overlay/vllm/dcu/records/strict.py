@@ -66,21 +66,22 @@ def read_bytes(path: Path, most: int, *, private: bool = False) -> bytes:
 
     Raises:
         FileNotFoundError: there is nothing.
-        StrictError: it is no regular file, too large, not to be read, or could have been written by someone else.
+        StrictError: it is no regular file, too large, could have been written by someone else, or (then with an OSError as its cause)
+            the system does not let it be read.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
     except FileNotFoundError:
         raise
     except (OSError, ValueError) as error:
-        raise StrictError("", f"it cannot be opened ({getattr(error, 'strerror', error)})", path) from None
+        raise StrictError("", f"it cannot be opened ({getattr(error, 'strerror', error)})", path) from error
     try:
         if why := _unfit(os.fstat(descriptor), most, private):
             raise StrictError("", why, path)
         with os.fdopen(descriptor, "rb", closefd=False) as file:
             data = file.read(most + 1)
     except OSError as error:
-        raise StrictError("", f"it cannot be read ({error.strerror})", path) from None
+        raise StrictError("", f"it cannot be read ({error.strerror})", path) from error
     finally:
         os.close(descriptor)
     if len(data) > most:

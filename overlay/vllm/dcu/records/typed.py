@@ -198,4 +198,4 @@ def read_json(kind: Any, path: Path, most: int, *, private: bool = False, any_te
     try:
         return load(kind, parse_json(read_bytes(path, most, private=private), any_text=any_text))
     except StrictError as error:
-        raise error.within(path) from None
+        raise error.within(path) from error.__cause__
