@@ -161,7 +161,7 @@ def planted(old: str, new: str, file: str = "dcu/gemv_kernel.h") -> Mapping[str,
 
 # name -> (old text, new text, K, M): each must break the numbers.
 WRONG = {
-    "a wrong shuffle": ("+ shuffle_xor(give, M)", "+ shuffle_xor(give, M == 4 ? 8 : M)", 1024, 16),
+    "a wrong shuffle": ("+ shuffle_xor(give, M)", "+ shuffle_xor(give, M == 16 ? 8 : M)", 1024, 16),
     "a shuffle step left out": ("const int mine = reduce<kLanes / 2>(sum, lane)", "const int mine = reduce<kLanes / 4>(sum, lane)", 1024, 16),
     "a swapped row": ("const int n = lane / R, r = lane % R;", "const int n = lane / R, r = lane % R ^ (R > 1);", 512, 16),
     "a lost tail of K": ("if (at < shape.vectors) add", "if (at < 0) add", 1032, 16),

@@ -27,6 +27,7 @@ from vllm.dcu.dispatch.aside import say
 from vllm.dcu.dispatch.context import Context, observe_context, pair_asked_for
 from vllm.dcu.dispatch.counters import FREQUENT, Tally, new_tally
 from vllm.dcu.dispatch.countfiles import Header, Key
+from vllm.dcu.dispatch.launches import watch
 from vllm.dcu.dispatch.reasons import CALL_REASONS, Reason
 from vllm.dcu.dispatch.rules import candidates, choose, is_forced, standing_reasons, toolchain_phrases, unknown_capabilities, unshown
 from vllm.dcu.dispatch.signatures import recorded
@@ -215,6 +216,7 @@ class _Opener:
             slot = self._closed(dtype, m, k, record.id, self.standing[record.id][0])
         else:
             slot = self._opened(dtype, m, k, record)
+            watch(self.tally, record, weight)
         # A slot without cells of its own is not kept: what is kept per shape stays bounded.
         if slot.base:
             self.slots[weight.dtype, shape] = slot

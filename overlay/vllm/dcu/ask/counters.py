@@ -29,6 +29,9 @@ def as_text(merged: Mapping[str, Any]) -> str:
         before = f" and {group['folded']} before them" if group["folded"] else ""
         lines.append(f"device {label}; processes {pids}{before}; dispatches, graph replays not counted")
         lines += [f"  hit   {value:>12}  {ident}" for ident, value in group["hits"].items()]
+        lines += [
+            f"  launch{value:>12}  {ident}: by the kernel's own count, graph replays included" for ident, value in group["launches"].items()
+        ]
         for miss in group["misses"]:
             rows = "" if miss["rows"] == "any" else f", N {'= 1' if miss['rows'] == '1' else '!= 1'}"
             record = f", {miss['record']}" if miss["record"] else ""

@@ -17,6 +17,8 @@ from vllm.dcu.arch import is_dcu_arch
 from vllm.dcu.dispatch.context import Context, assumed_context, observe_context
 from vllm.dcu.dispatch.reasons import Reason
 from vllm.dcu.dispatch.rules import Call, call_reasons, candidates, choose, standing_reasons, toolchain_phrases
+from vllm.dcu.manifest import ManifestError
+from vllm.dcu.manifest import read as read_manifest
 from vllm.dcu.records.catalog import CATALOG, MISSION
 from vllm.dcu.records.record import Record, Toolchain, Verdict
 
@@ -77,6 +79,15 @@ def context_for(arch: str | None, toolchain: Toolchain | None = None) -> Context
     return assumed_context(arch, MISSION, toolchain)
 
 
+def own_kernels() -> str:
+    """What this build says of `_dcu_C`: why it was left out; empty where it is there, or where no device build says anything."""
+    try:
+        said = read_manifest().toolchain.get("dcu_kernels", "")
+    except ManifestError:
+        return ""
+    return "" if said == "_dcu_C" else said
+
+
 def as_json(found: Explanation) -> dict[str, Any]:
     """The explanation as plain data."""
     return {
@@ -85,6 +96,7 @@ def as_json(found: Explanation) -> dict[str, Any]:
         "simulated": found.simulated,
         "taken": found.taken,
         "runs": _runs(found),
+        "own_kernels": own_kernels(),
         "reasons": [reason.value for reason in found.reasons],
         "candidates": [
             {
@@ -127,6 +139,8 @@ def as_text(found: Explanation) -> str:
         lines += [f"            {phrase}" for phrase in row.toolchain]
     if found.reasons == (Reason.NO_RECORD,):
         lines.append(f"            [{Reason.NO_RECORD.value}] {Reason.NO_RECORD.sentence} {Reason.NO_RECORD.todo}")
+    if said := own_kernels():
+        lines.append(f"_dcu_C    {said}: no record of GEMV can open")
     lines.append(f"runs      {_runs(found)}")
     return "\n".join(lines)
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Counting dispatches: one cell for each hit and each (shape, reason) miss.  Standard library only.
 
-Counters count *dispatches*: calls that reached Python. A captured graph replays without Python, so a replay adds nothing;
-whether the kernel runs in a replay is for a profiler to show.
+Hits and misses are *dispatches*: calls that reached Python. A captured graph replays without Python, so a replay adds nothing to them. A
+kernel that counts its own launches (`launches.py`) has a cell for those, which moves in replays too; LLMM1 does not: there a profiler shows it.
 
 Counting is one addition to an integer cell in memory, which no file system can make fail or wait. With a folder (`VLLM_DCU_STATS_DIR`) the
 memory is copied to the process's own file by another thread (`aside.py`), is readable while the process runs and survives its being
@@ -10,6 +10,7 @@ killed; without one the cells are a list. A forked child starts from zero in a f
 """
 
 import atexit
+import contextlib
 import logging
 import multiprocessing.util
 import os
@@ -75,6 +76,8 @@ class Tally:
         self._warned = False
         self.cells = [0] * CELLS
         self.keys = []
+        self.sources: list[Callable[[list[int] | memoryview[int]], None]] = []
+        """What sets cells of its own before anybody reads them."""
         self._writer = None
         self._lock = threading.Lock()
         self.allocate((OVERFLOW, OVERFLOW))
@@ -115,7 +118,7 @@ class Tally:
         """Bring the file up to date. Never raises: what cannot be written is warned about, once, and tried again at the next tick."""
         if self._writer is None:
             return
-        self._added_up()
+        self._current()
         try:
             what = "was removed and is made again" if self._writer.publish() else ""
         except OSError as error:
@@ -126,8 +129,15 @@ class Tally:
 
     def snapshot(self) -> list[Count]:
         """Every count that is not zero."""
-        cells = self._added_up()
+        cells = self._current()
         return [Count(key, cells[i]) for i, key in enumerate(self.keys) if cells[i]]
+
+    def _current(self) -> "list[int] | memoryview[int]":
+        cells = self._added_up()
+        for source in self.sources:
+            with contextlib.suppress(Exception):  # a count that cannot be read stays what it was
+                source(cells)
+        return cells
 
     def _added_up(self) -> "list[int] | memoryview[int]":
         """The cells with every thread's additions."""
@@ -209,15 +219,19 @@ def summary(header: Header, counts: Sequence[Count]) -> str:
     """One line: hits for each record, then misses by reason."""
     hits: dict[str, int] = dict.fromkeys(header.open, 0)
     misses: dict[str, int] = {}
+    launches: dict[str, int] = {}
     for count in counts:
         if count.key.kind == "hit":
             hits[str(count.key.record)] = hits.get(str(count.key.record), 0) + count.value
+        elif count.key.kind == "launch":
+            launches[str(count.key.record)] = launches.get(str(count.key.record), 0) + count.value
         else:
             misses[str(count.key.reason)] = misses.get(str(count.key.reason), 0) + count.value
     label = f"{header.arch}, simulated: {header.simulated}" if header.simulated else header.arch
     hit_text = ", ".join(f"{ident} {n}" for ident, n in hits.items()) or "no capability open"
     miss_text = ", ".join(f"{reason} {n}" for reason, n in sorted(misses.items())) or "none"
-    return f"DCU dispatches [{label}]: hits: {hit_text}; misses: {miss_text} (graph replays are not counted)"
+    launch_text = "".join(f"; launches with replays: {ident} {n}" for ident, n in launches.items())
+    return f"DCU dispatches [{label}]: hits: {hit_text}; misses: {miss_text} (graph replays are not counted){launch_text}"
 
 
 _TALLIES: "weakref.WeakSet[Tally]" = weakref.WeakSet()

@@ -26,14 +26,14 @@ class Key:
     """What one cell counts.
 
     Attributes:
-        kind: `hit` or `miss`.
+        kind: `hit` or `miss`, which count dispatches, or `launch`, which the kernel itself counts, replays of graphs included.
         dtype, m, k: the weight's.
         record: the capability's id, or None where no record covers the shape.
-        reason: a miss's reason; None for a hit.
+        reason: a miss's reason; else None.
         rows: `1` or `other` where calls are told apart by N, else `any`.
     """
 
-    kind: Annotated[str, Words("hit|miss", "hit or miss")]
+    kind: Annotated[str, Words("hit|miss|launch", "hit, miss or launch")]
     dtype: str
     m: int
     k: int
@@ -87,8 +87,8 @@ def totals(counts: Iterable[Count]) -> dict[Key, int]:
 def merge(processes: Sequence[ProcessCounts]) -> list[dict[str, Any]]:
     """The sums, as plain data: one group for each (arch, simulated), so that a simulation is never added to hardware.
 
-    A group has `arch`, `simulated`, `processes` (pids), `folded` (how many ended ones besides), `hits` (by capability), `misses` (sorted,
-    most frequent first) and `never_hit`: capabilities that were open somewhere in the group's last run and were hit nowhere in it.
+    A group has `arch`, `simulated`, `processes` (pids), `folded` (how many ended ones besides), `hits` and `launches` (by capability), `misses`
+    (sorted, most frequent first) and `never_hit`: capabilities that were open somewhere in the group's last run and were hit nowhere in it.
     """
     groups: dict[tuple[str, str], list[ProcessCounts]] = {}
     for process in processes:
@@ -98,10 +98,13 @@ def merge(processes: Sequence[ProcessCounts]) -> list[dict[str, Any]]:
 
 def _merge_group(arch: str, simulated: str, members: Sequence[ProcessCounts]) -> dict[str, Any]:
     hits: dict[str, int] = {ident: 0 for process in members for ident in process.header.open}
+    launches: dict[str, int] = {}
     misses: list[dict[str, Any]] = []
     for key, value in totals(count for process in members for count in process.counts).items():
         if key.kind == "hit":
             hits[str(key.record)] = hits.get(str(key.record), 0) + value
+        elif key.kind == "launch":
+            launches[str(key.record)] = launches.get(str(key.record), 0) + value
         else:
             entry = dataclasses.asdict(key)
             del entry["kind"]
@@ -116,6 +119,7 @@ def _merge_group(arch: str, simulated: str, members: Sequence[ProcessCounts]) ->
         "processes": [process.header.pid for process in members if not process.folded],
         "folded": sum(process.folded for process in members),
         "hits": hits,
+        "launches": launches,
         "misses": misses,
         "never_hit": sorted({ident for process in run for ident in process.header.open} - hit),
     }

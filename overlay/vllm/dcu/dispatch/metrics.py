@@ -22,17 +22,21 @@ _registered: list[Path] = []
 
 
 class DispatchCollector:
-    """What prometheus_client asks at each scrape. Counts dispatches: replays of a captured graph run without Python."""
+    """What prometheus_client asks at each scrape. Hits and misses are dispatches; launches are the kernel's own count, with replays."""
 
     def __init__(self, folder: Path) -> None:
         self._reader = Reader(folder)
 
     def collect(self) -> Iterator[Any]:
-        """Two counter families: hits by capability, misses by shape and reason. A simulated device is never added to a real one."""
+        """Three counter families: hits by capability, misses by shape and reason, launches by capability. A simulated device is never added
+        to a real one."""
         from prometheus_client.core import CounterMetricFamily
 
         hits = CounterMetricFamily("vllm_dcu_dispatch_hits", "Dispatches to the native kernel of an open DCU capability", labels=_HIT)
         misses = CounterMetricFamily("vllm_dcu_dispatch_misses", "Dispatches to F.linear on a DCU, by shape and reason", labels=_MISS)
+        launches = CounterMetricFamily(
+            "vllm_dcu_kernel_launches", "Launches of a kernel that counts itself, replays of graphs included", labels=_HIT
+        )
         try:
             groups = merge(self._reader.read()[0])
         except Exception:  # a scrape shows the rest of the page, whatever is wrong with a folder
@@ -41,13 +45,15 @@ class DispatchCollector:
             device = [group["arch"], group["simulated"]]
             for capability, value in group["hits"].items():
                 hits.add_metric([*device, capability], value)
+            for capability, value in group["launches"].items():
+                launches.add_metric([*device, capability], value)
             counts: dict[tuple[str, ...], int] = {}
             for miss in group["misses"]:
                 labels = tuple(str(miss[name]) for name in _MISS[2:])
                 counts[labels] = counts.get(labels, 0) + miss["count"]
             for labels, value in counts.items():
                 misses.add_metric([*device, *labels], value)
-        yield from (hits, misses)
+        yield from (hits, misses, launches)
 
 
 def register() -> None:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from vllm.dcu import __main__ as command
-from vllm.dcu.ask import documents
+from vllm.dcu.ask import documents, explain
 from vllm.dcu.ask.documents import BEGIN, END, PAGES, regenerated
+from vllm.dcu.dispatch.rules import Call
+from vllm.dcu.records.catalog import CATALOG
 
 DOCS = Path(__file__).parents[4] / "docs"
 
@@ -85,3 +88,11 @@ def test_versions_can_only_be_assumed_with_an_arch(capsys: pytest.CaptureFixture
     with pytest.raises(SystemExit):
         command.main(["explain", "--m", "8", "--k", "8", "--hip", "6.3"])
     assert "need --arch" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("said", "shown"), [("_dcu_C", ""), ("left out: DCU_KERNELS=0", "left out: DCU_KERNELS=0"), ("", "")])
+def test_explain_says_why_our_own_kernels_are_not_there(said: str, shown: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(explain, "read_manifest", lambda: SimpleNamespace(toolchain={"dcu_kernels": said}))
+    found = explain.explain(Call("bfloat16", 1, 34816, 5120), explain.context_for("gfx936"), CATALOG)
+    assert explain.as_json(found)["own_kernels"] == shown
+    assert (f"_dcu_C    {shown}: no record of GEMV can open" in explain.as_text(found)) == bool(shown)
