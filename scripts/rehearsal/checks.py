@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from scripts.rehearsal.records import Run
 
-__all__ = ["LOGPROB_BOUND", "batch_was_shown", "counts_agree", "law_holds", "near", "same_answers", "silent", "state_was_said"]
+__all__ = ["LOGPROB_BOUND", "batch_was_shown", "counts_agree", "law_holds", "near", "same_answers", "sharded", "silent", "state_was_said"]
 
 LOGPROB_BOUND = {1: 0.16, 2: 0.55}
 """Layers -> how far a log probability may move when LLMM1 computes gate/up instead of F.linear.
@@ -78,6 +78,21 @@ def state_was_said(run: Run) -> list[str]:
     if run.variant == "after" and not any("(mark PATCHED_vllm_" in line and "--force-reinstall --no-deps" in line for line in run.said):
         found.append(f"{run.name}: no line names a mark and the remedy")
     return found
+
+
+def sharded(run: Run) -> list[str]:
+    """Split among workers the matrix is no record's: no hit, and every worker counted every step with N=1 of its own slice."""
+    due = run.ending["workers"] * run.layers * sum(phase.steps or 0 for phase in run.phases)
+    found = [f"{run.name}, {p.name}: {p.counts.hits} hits, 0 were due" for p in run.phases if p.counts.hits or p.counts.calls]
+    if run.ending["shards"] != due or not due:
+        found.append(f"{run.name}: {run.ending['shards']} calls of a slice with N=1 were counted, {due} were due")
+    return found + all_workers_counted(run)
+
+
+def all_workers_counted(run: Run) -> list[str]:
+    """The counter files are those of two workers at least."""
+    workers = run.ending["workers"]
+    return [] if workers >= 2 else [f"{run.name}: {workers} worker counted, two were there"]
 
 
 def same_answers(run: Run, reference: Run) -> list[str]:

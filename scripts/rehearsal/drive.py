@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from vllm.dcu.dispatch.countfiles import read_folder
+from vllm.dcu.records.catalog import MISSION
 from vllm.dcu.verify.server import Server
 
 from scripts.common import errors
@@ -36,6 +38,17 @@ class Folders:
     def counts(self) -> Counts:
         """All counts as they stand."""
         return read_counts(self.stats, self.log)
+
+    def workers(self) -> int:
+        """How many processes counted anything."""
+        return sum(bool(process.counts) for process in read_folder(self.stats)[0])
+
+    def shards(self, workers: int) -> int:
+        """Calls with N=1 of the mission's matrix split among `workers`, which no record covers, added up over them all."""
+        contract = MISSION.contract
+        wanted = (contract.m // workers, contract.k, "no-record", "1") if contract.m else ()
+        counts = (count for process in read_folder(self.stats)[0] for count in process.counts)
+        return sum(c.value for c in counts if (c.key.m, c.key.k, c.key.reason, c.key.rows) == wanted)
 
 
 @contextlib.contextmanager

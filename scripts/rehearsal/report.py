@@ -22,6 +22,7 @@ ONLY_HARDWARE = (
     "the ROCm platform class, attention backends and the driver",
     "several devices: tensor parallelism and its collectives",
 )
+NO_RAY = "not run: Ray is not among the packages that the serving environment is locked to"
 # A planted fault must be found by the check that is there for it.
 FAULT_FINDERS: dict[str, Callable[[Run], list[str]]] = {
     "two-rows": checks.counts_agree,
@@ -63,6 +64,14 @@ def judge(runs: Sequence[Run]) -> list[Judged]:
             note("service", run, "what state it is in with a vendor's plugin is said, once a process", checks.state_was_said(run), said)
         if run.variant in ("on", "beside"):
             _judge_on(run, stock.get(run.model), note)
+            if "workers" in run.ending:
+                note(
+                    "dispatch", run, "both workers' counts are merged", checks.all_workers_counted(run), f"{run.ending['workers']} workers"
+                )
+                note("dispatch", run, "the same through Ray's executor", [], NO_RAY)
+        elif run.variant == "sharded":
+            claim = "tensor parallel: no hit, every slice's calls counted and merged, SIGTERM ends it well"
+            note("dispatch", run, claim, checks.sharded(run) + checks.ended_well(run), f"{run.ending['shards']} calls of slices")
         elif run.variant.startswith("fault:"):
             fault = run.variant.removeprefix("fault:")
             told = FAULT_FINDERS[fault](run)

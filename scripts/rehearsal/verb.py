@@ -7,6 +7,7 @@ kernel, gfx936 numbers or speed, the ROCm platform class, attention on a DCU, or
 from __future__ import annotations
 
 import argparse
+import os
 import subprocess
 import zipfile
 from collections.abc import Sequence
@@ -27,7 +28,7 @@ from scripts.serving.server import model_folder, serving
 from scripts.serving.toy_models import KINDS
 from scripts.wheel.build import build_stock
 
-__all__ = ["FULL", "SHORT", "Scene", "main", "rehearse", "write_report"]
+__all__ = ["FULL", "PARALLEL", "SHORT", "Scene", "main", "rehearse", "write_report"]
 
 FOLDER = BUILD / "rehearsal"
 WITH_PLUGIN = ("plugin", "beside")
@@ -42,13 +43,14 @@ class Scene:
 
     Attributes:
         name: of the run.
-        variant: `on`, `off`, `stock`, `gfx928`, `fault:NAME` for a planted one; with the stand-in of the vendor's plugin `plugin` (not asked
-            for), `beside`, and `after` (gone, the files still rewritten).
+        variant: `on`, `off`, `stock`, `gfx928`, `sharded` (on, and tensor parallel), `fault:NAME` for a planted one; with the stand-in of the
+            vendor's plugin `plugin` (not asked for), `beside`, and `after` (gone, the files still rewritten).
         model: kind of model folder.
         compiled: torch.compile instead of eager.
         whole: also batching, streaming, prefix caching and priorities.
         killed: ended by killing its engine instead of SIGTERM.
         continues: name of the scene whose counter folder it goes on with (a restart).
+        workers: how many workers, each on a core of its own; `sharded` splits every layer among them, `on` gives each some layers.
     """
 
     name: str
@@ -58,6 +60,7 @@ class Scene:
     whole: bool = False
     killed: bool = False
     continues: str = ""
+    workers: int = 1
 
 
 SHORT = (
@@ -70,8 +73,13 @@ SHORT = (
     Scene("beside the plugin", "beside", whole=True),
     Scene("after the plugin", "after"),
 )
+PARALLEL = (
+    Scene("tensor parallel, two workers", "sharded", workers=2),
+    Scene("pipeline parallel, two workers", "on", model="mission-2", workers=2),
+)
 FULL = (
     *SHORT,
+    *PARALLEL,
     Scene("two layers, eager", "on", model="mission-2", whole=True),
     Scene("two layers, compiled", "on", model="mission-2", compiled=True),
     Scene("two layers, stock vLLM", "stock", model="mission-2"),
@@ -139,6 +147,12 @@ def environment(scene: Scene, folders: drive.Folders, kernel: Path | None, tree:
     if scene.variant == "beside":
         # As the children of `verify` see it: evidence for this pair there is none yet.
         found |= {"VLLM_DCU_BESIDE": "vllm-hcu-stand-in", "VLLM_DCU_CAPABILITIES": f"{CAPABILITY}=force"}
+    if scene.workers > 1:
+        cores = sorted(os.sched_getaffinity(0))
+        found |= {
+            "VLLM_CPU_SIM_MULTI_NUMA": "1",  # upstream's own switch for tests: workers need no NUMA node each
+            "VLLM_CPU_OMP_THREADS_BIND": "|".join(str(cores[i % len(cores)]) for i in range(scene.workers)),
+        }
     if scene.variant == "off":
         found["VLLM_DCU_CAPABILITIES"] = f"{CAPABILITY}=off"
     if scene.variant.startswith("fault:"):
@@ -159,19 +173,24 @@ def play(scene: Scene, python: Path, kernel: Path | None) -> Run:
         folder.mkdir(parents=True, exist_ok=True)
     kind = KINDS[scene.model]
     arguments = [*_SERVER, *kind.arguments, *(kind.compiled_arguments if scene.compiled else ["--enforce-eager"])]
+    if scene.workers > 1:
+        split = "--tensor-parallel-size" if scene.variant == "sharded" else "--pipeline-parallel-size"
+        arguments += [split, str(scene.workers)]
     log = FOLDER / "logs" / f"{scene.name.replace(' ', '-').replace(':', '').replace(',', '')}.log"
     say(f"rehearsing: {scene.name}")
     model = model_folder(scene.model, python)
     tree = rewritable(python, scene.variant == "after") if scene.variant in (*WITH_PLUGIN, "after") else None
     with serving(python, model, log, arguments=arguments, environment=environment(scene, folders, kernel, tree)) as server:
+        before = folders.shards(scene.workers)
         phases = drive.probe(server, folders)
+        seen = {"workers": folders.workers(), "shards": folders.shards(scene.workers) - before} if scene.workers > 1 else {}
         if scene.whole:
             phases += drive.features(server, folders, prefix=KINDS[scene.model].family == "qwen3")
         version = server.json("/version")["version"]
         ending = (drive.end_by_kill if scene.killed else drive.end_by_sigterm)(server, folders)
     return Run(
         scene.name, scene.variant, scene.model, KINDS[scene.model].layers, "compiled" if scene.compiled else "eager",
-        version, server.start_seconds, tuple(phases), ending,
+        version, server.start_seconds, tuple(phases), {**ending, **seen},
         tuple(line for line in log.read_text(errors="replace").splitlines() if "] DCU: " in line),
         log.read_text(errors="replace").count("gfx936_sim: pid "),
     )  # fmt: skip

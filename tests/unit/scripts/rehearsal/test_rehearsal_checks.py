@@ -224,3 +224,32 @@ def test_the_four_states_are_judged_each_by_its_law() -> None:
 )
 def test_a_state_that_is_not_said_or_not_once_is_found(variant: str, lines: tuple[str, ...], words: str) -> None:
     assert any(words in problem for problem in checks.state_was_said(in_state(variant, *lines)))
+
+
+def sharded_run(**ending: Any) -> Run:
+    run = a_run("sharded")
+    phases = tuple(replace(phase, counts=Counts()) for phase in run.phases[:3])
+    return replace(run, phases=phases, ending={**run.ending, "workers": 2, "shards": 2 * LAYERS * 9, **ending})
+
+
+def test_a_tensor_parallel_server_counts_every_slice_and_no_hit() -> None:
+    assert [row for row in report.judge([sharded_run()]) if row.problems] == []
+
+
+@pytest.mark.parametrize(
+    ("run", "word"),
+    [
+        (sharded_run(shards=LAYERS * 9), "were due"),
+        (sharded_run(workers=1, shards=LAYERS * 9), "1 worker counted"),
+        (changed(sharded_run(), "six tokens", counts=Counts(hits=1)), "1 hits, 0 were due"),
+        (sharded_run(exit_code=1), "exit code 1"),
+    ],
+)
+def test_a_tensor_parallel_server_that_is_wrong_is_found(run: Run, word: str) -> None:
+    (row,) = report.judge([run])
+    assert any(word in problem for problem in row.problems), row.problems
+
+
+def test_a_pipeline_whose_second_worker_counts_nothing_is_found() -> None:
+    run = replace(a_run(by=0.01), ending={**a_run().ending, "workers": 1})
+    assert any("1 worker counted" in problem for row in report.judge([run]) for problem in row.problems)
