@@ -18,7 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from tests.injected import inject
+from scripts.common.injected import inject
 
 CALLS = ("openat", "mkdir", "pwrite64", "write", "ftruncate", "flock", "newfstatat", "rename", "unlink", "shmget", "shmat", "shmctl")
 ERRORS = ("ENOSPC", "EIO")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.injected import CALLS
+from scripts.common.injected import CALLS
 from tests.support import not_run
 
 ROOT = Path(__file__).parents[2]
@@ -23,7 +23,7 @@ folder = Path(sys.argv[2])
 os.environ["VLLM_DCU_STATS_DIR"] = str(folder)
 os.environ["VLLM_DCU_SIGNATURES"] = str(folder / "signatures")
 import torch
-from tests.injected import CALLS, ERRORS, inject
+from scripts.common.injected import CALLS, ERRORS, inject
 from tests.runtime.dcu import SMALL, K, M, Native, context, layers, registered
 from vllm.dcu import gate as gates
 from vllm.dcu.dispatch import aside, counters

@@ -19,7 +19,7 @@ from vllm.dcu.dispatch.counters import Tally
 from vllm.dcu.dispatch.countfiles import Header, Key, merge, read_folder, read_process, write_merged
 from vllm.dcu.dispatch.metrics import DispatchCollector
 
-from tests.injected import CALLS
+from scripts.common.injected import CALLS
 from tests.support import not_run
 
 HEADER = Header("gfx936", "unit test", ("a",))
@@ -57,7 +57,7 @@ def until(true: Callable[[], bool], seconds: float = 5.0) -> bool:
 FAULTS = """
 import errno, os, sys, traceback
 from pathlib import Path
-from tests.injected import CALLS, ERRORS, inject
+from scripts.common.injected import CALLS, ERRORS, inject
 from vllm.dcu.dispatch import aside, counters
 from vllm.dcu.dispatch.counters import Tally
 from vllm.dcu.dispatch.countfiles import Count, Header, Key
