@@ -109,10 +109,9 @@ def pin_to(root: Path, sdist: Path) -> None:
     )
 
 
-@pytest.fixture
-def tiny(tmp_path: Path) -> Checkout:
+def make_tiny(tmp_path: Path, name: str = "checkout") -> Checkout:
     """A checkout whose upstream is a six-file sdist and whose series and overlay are empty, applied once."""
-    root = tmp_path / "checkout"
+    root = tmp_path / name
     root.mkdir()
     copy_repository(root)
     for folder in ("patches", "overlay", "csrc"):
@@ -130,6 +129,12 @@ def tiny(tmp_path: Path) -> Checkout:
     checkout = Checkout(root, env)
     checkout.run("refresh")
     return checkout
+
+
+@pytest.fixture
+def tiny(tmp_path: Path) -> Checkout:
+    """See `make_tiny`."""
+    return make_tiny(tmp_path)
 
 
 @pytest.fixture(scope="session")

@@ -54,7 +54,8 @@ def source(file: Path, environ: Mapping[str, str]) -> tuple[dict[str, str], int]
     """
     bash, env_program = shutil.which("bash"), shutil.which("env")
     if not file.is_file():
-        raise errors.MissingInput(f"{file} is not a file", "the DTK's environment comes from it", "set DTK_ENV to the DTK's env.sh")
+        inside = f"set DTK_ENV={file / 'env.sh'}" if (file / "env.sh").is_file() else "set DTK_ENV to the DTK's env.sh"
+        raise errors.MissingInput(f"{file} is not a file", "the DTK's environment comes from it", inside)
     if bash is None or env_program is None:
         raise errors.MissingInput("bash is missing", "the DTK's env.sh is written for it", "install bash, or source env.sh yourself")
     clean = {key: value for key, value in environ.items() if key not in _SHELL_MODES}

@@ -16,6 +16,8 @@ TEST_ROOT_ENV = "GFX936_TEST_ROOT"
 CONTAINER = "--device=/dev/kfd --device=/dev/mkfd --device=/dev/dri -v /opt/hyhal:/opt/hyhal:ro --group-add video"
 """What a container for a DCU is started with."""
 
+_HYGON = 0x1D94
+_CARDS = (0x0B40, 0x1200, 0x0380, 0x0302)  # processing accelerators and displays of several kinds
 _NODES = ("/dev/kfd", "/dev/mkfd", "/dev/dri")
 _FLAG = {**{node: f"--device={node}" for node in _NODES}, "/opt/hyhal": "-v /opt/hyhal:/opt/hyhal:ro"}
 
@@ -35,8 +37,20 @@ def system(path: Path | str, environ: Mapping[str, str]) -> Path:
 
 
 def present(environ: Mapping[str, str]) -> tuple[str, ...]:
-    """The device nodes that are here and belong to a DCU's driver alone (an AMD GPU has /dev/kfd too, and no /dev/mkfd)."""
-    return ("/dev/mkfd",) if system("/dev/mkfd", environ).exists() else ()
+    """What of a DCU is here besides KFD: its driver's own node (an AMD GPU has /dev/kfd too, and no /dev/mkfd), and the card on the PCI
+    bus, which is to be seen in a container without devices and before a driver is loaded."""
+    cards = [folder for folder in system("/sys/bus/pci/devices", environ).glob("*") if _is_card(folder)]
+    node = ["/dev/mkfd"] if system("/dev/mkfd", environ).exists() else []
+    return (*node, *([f"{len(cards)} DCU(s) on the PCI bus"] if cards else []))
+
+
+def _is_card(folder: Path) -> bool:
+    """Hygon's vendor number stands on the bridges of its processors too: the class tells the cards."""
+    try:
+        vendor, kind = (int((folder / name).read_text(encoding="ascii"), 16) for name in ("vendor", "class"))
+    except (OSError, ValueError):
+        return False
+    return vendor == _HYGON and kind >> 8 in _CARDS
 
 
 def troubles(environ: Mapping[str, str], prefix: Path | None = None) -> tuple[Trouble, ...]:

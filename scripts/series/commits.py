@@ -6,6 +6,7 @@ Every commit id is a function of content: fixed identity, fixed date, fixed mess
 from __future__ import annotations
 
 import hashlib
+import os
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -201,7 +202,7 @@ def overlay_commit(repo: Repo, parent: str, files: Sequence[OverlayFile]) -> tup
             )
         if files:
             names = "".join(f"{f.source}\n" for f in files)
-            blobs = repo.out("hash-object", "-w", "--no-filters", "--stdin-paths", stdin=names.encode()).splitlines()
+            blobs = repo.out("hash-object", "-w", "--no-filters", "--stdin-paths", stdin=os.fsencode(names)).splitlines()
             rows = "".join(f"{f.mode} {blob}\t{f.path}\n" for f, blob in zip(files, blobs, strict=True))
             index.raw("update-index", "--add", "--index-info", stdin=rows.encode())
         tree = index.out("write-tree")

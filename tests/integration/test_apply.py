@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import shutil
 import subprocess
@@ -11,7 +12,7 @@ from pathlib import Path
 import git
 import pytest
 
-from tests.conftest import TINY, Checkout
+from tests.conftest import TINY, Checkout, make_tiny
 
 
 def lock(checkout: Checkout) -> dict[str, str]:
@@ -31,6 +32,17 @@ def test_the_real_series_comes_to_the_locked_tree_twice_with_the_same_commits(re
     assert len(list(repo.iter_commits())) == int(lock(real)["commits"])
     assert not repo.is_dirty(untracked_files=True)
     assert {c.committer.email for c in repo.iter_commits()} == {"maintainers@vllm-for-gfx936.invalid"}
+
+
+def test_a_folder_whose_name_has_a_blank_and_bytes_of_two_encodings_is_as_good_as_any(tmp_path):
+    checkout = make_tiny(tmp_path, os.fsdecode(b"check out \xe9 \xe5\xb7\xa5"))
+    (checkout.tree / "vllm" / "one.py").write_text("another = 1\n")
+    checkout.run("refresh", "--patch", "a.patch")
+    assert "nothing to do" in checkout.run("apply")
+    (checkout.tree / "vllm" / "one.py").write_text("an edit = 1\n")
+    assert "holds edits" in checkout.run("clean", code=9)
+    said = subprocess.run(["make", "clean", "DROP_EDITS=1"], cwd=checkout.root, env=checkout.env, capture_output=True, check=True)
+    assert b"deleted build" in said.stdout
 
 
 def test_every_byte_of_the_sdist_is_in_the_base_commit_ignored_files_too(tiny):

@@ -71,7 +71,7 @@ def test_a_changed_wheel_of_the_tools_is_refused(there: Path) -> None:
 
 def test_without_a_network_the_unpacked_bundle_applies_and_builds(there: Path) -> None:
     doctor = run(there, "doctor", "--target", "empty")
-    assert "not needed: sdist and tools are here" in doctor.stdout
+    assert "not needed: all that is fetched is here" in doctor.stdout
     assert doctor.returncode == 0
     done = run(there, "apply")
     assert done.returncode == 0, done.stderr

@@ -62,13 +62,15 @@ def _nothing_but(*kept: str) -> Callable[[Box], None]:
             b.environ["VLLM_DCU_TEST_KFD_ROOT"] = str(b.root / "none")
         if "mkfd" not in kept:
             (b.root / "dev" / "mkfd").unlink()
+        if "pci" not in kept:
+            (b.root / "sys/bus/pci/devices/0000:00:00.0/vendor").unlink()
         if "torch" not in kept:
             b.environ["PYTHON"] = sys.executable
 
     return plant
 
 
-@pytest.mark.parametrize("sign", ["dtk", "kfd", "mkfd", "torch"])
+@pytest.mark.parametrize("sign", ["dtk", "kfd", "mkfd", "pci", "torch"])
 def test_any_one_sign_of_a_dcu_is_enough_for_auto_never_to_be_cpu(dtk_box: Box, sign: str) -> None:
     _nothing_but(sign)(dtk_box)
     assert target(dtk_box) == "rocm"
@@ -177,6 +179,9 @@ FOLLOW: Follow = Box.follow
 # (finding, what is wrong, words of the finding, words of its fixing line, how it is followed)
 SWITCHES: list[tuple[str, Callable[[Box], object], str, str, Follow]] = [
     ("dtk", lambda b: b.environ.update(DTK_ENV="/gone/env.sh"), "/gone/env.sh is not a file", "DTK_ENV", lambda b, _: b.environ.pop("DTK_ENV")),
+    ("dtk", lambda b: b.environ.update(DTK_ENV=str(b.prefix)), "opt/dtk is not a file", "/opt/dtk/env.sh", lambda b, _: b.environ.update(DTK_ENV=f"{b.prefix}/env.sh")),
+    ("usable", lambda b: (b.environ.update(VLLM_DCU_TEST_KFD_ROOT="/gone", PYTORCH_ROCM_ARCH="gfx936"), _gone("dev/kfd", "dev/mkfd")(b)),
+     "no /dev/kfd; no /dev/mkfd", "--device=/dev/kfd", FOLLOW),
     ("dtk", lambda b: b.environ.update(ROCM_PATH="/gone"), "ROCM_PATH=/gone", "unset it", lambda b, _: b.environ.pop("ROCM_PATH")),
     ("dtk", _inner, "is a folder inside the DTK", "export ROCM_PATH=", FOLLOW),
     ("dtk", lambda b: env_sh(b.prefix, "exit 3"), "env.sh cannot be sourced", "correct that line", lambda b, _: env_sh(b.prefix)),
