@@ -215,7 +215,7 @@ class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     def find_spec(self, name: str, path: Any, target: Any = None) -> importlib.machinery.ModuleSpec | None:
         if name.split(".")[0] in sys.stdlib_module_names:
             return None
-        if name.split(".")[0] in ABSENT:
+        if name.split(".")[0] in ABSENT or name == "vllm._dcu_C":  # our own library is compiled, and nothing is compiled here
             return None
         if is_real(name):
             base = os.path.join(self.root, *name.split("."))  # noqa: PTH118 - stand-alone, no pathlib at this point
@@ -229,7 +229,10 @@ class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType:
         if spec.name == "regex":
             return re
-        return StandInModule(spec.name)
+        module = StandInModule(spec.name)
+        if spec.name == "vllm":  # our code asks where the running vLLM lies
+            module.__path__ = [os.path.join(self.root, "vllm")]  # noqa: PTH118
+        return module
 
     def exec_module(self, module: types.ModuleType) -> None:
         return None
