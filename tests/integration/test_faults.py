@@ -43,3 +43,20 @@ def test_a_planted_hole_is_found(plant, words, tmp_path, library):  # type: igno
     with lab("fetch", tmp_path, library, plant) as there:
         found = run_case(there, kinds=1, errors=(errno.ENOSPC,))
     assert any(words in fault for fault in found.faults), found
+
+
+@pytest.mark.parametrize("taken", ["dist by a file", "the wheel's name by a folder", "build by a file"])
+def test_a_name_that_something_else_has_is_a_sentence(taken: str, tmp_path: Path, library: Path) -> None:
+    with lab("build", tmp_path, library) as there:
+        there.restore()
+        name = next(path for path in there.new if path.endswith(".whl"))
+        if taken.startswith("the wheel"):
+            (there.root / name / "kept").mkdir(parents=True)
+        else:
+            place = there.root / taken.split()[0]
+            shutil.rmtree(place, ignore_errors=True)
+            place.write_text("somebody's")
+        code, _, _, said = there.run()
+    assert code == 17, said
+    assert "move what is there away" in said or "move that f" in said
+    assert "Traceback" not in said

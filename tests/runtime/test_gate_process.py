@@ -188,6 +188,15 @@ def test_each_missing_fact_closes_the_capability_and_is_said_once(template: Temp
     assert f"['{reason}']" in done.text
 
 
+@pytest.mark.parametrize("evidence", ["/", "/dev/zero", "/dev/null/x"])
+def test_evidence_that_is_no_file_shuts_and_vllm_starts(template: Template, evidence: str) -> None:
+    code = START + SIMULATED + CALLS + "calls(1, 0)\nprint([c.key.reason for c in gate.active().tally.snapshot()])\n"
+    done = template.run(code, VLLM_DCU_EVIDENCE=evidence)
+    assert f"the evidence in {evidence} is not used" in done.text
+    assert "['site-refused']" in done.text
+    assert "Traceback" not in done.text
+
+
 @pytest.mark.parametrize("value", [" 1 ", "yes", "TRUE", "on"])
 def test_an_on_word_leaves_the_capability_open(template: Template, value: str) -> None:
     """Upstream takes "yes" and " 1 " for off without a word."""
