@@ -48,7 +48,7 @@ if os.environ.get("TEST_TOOLCHAIN") != "real":
     torch.version.hip = "6.2.41133"
 import vllm.dcu.dispatch.context as c
 if os.environ.get("TEST_CODE_OBJECT") != "none":
-    c._extension_targets = lambda: frozenset({"gfx936"})
+    c._extension_targets = lambda *_: frozenset({"gfx936"})
 """
 
 # The registration as patched runs when this module is imported; only the label is added to what is observed.
