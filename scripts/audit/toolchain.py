@@ -20,6 +20,7 @@ from pathlib import Path
 
 from scripts.common import errors
 from scripts.common.files import atomic_write, hold, new_folder, say
+from scripts.common.outside import MOST_BYTES, StrictError, read_json
 from scripts.common.paths import cache_dir
 
 __all__ = ["PACKAGES", "Package", "Toolchain", "choose", "ensure", "main", "open_toolchain"]
@@ -113,6 +114,12 @@ def _holds(left: str, relation: str, right: str) -> bool:
     return subprocess.run(["dpkg", "--compare-versions", left, relation, right], check=False).returncode == 0
 
 
+@dataclass(frozen=True)
+class _Unpacked:
+    versions: Mapping[str, str]
+    compiler: str
+
+
 def open_toolchain(root: Path) -> Toolchain:
     """The toolchain in `root`.
 
@@ -120,9 +127,9 @@ def open_toolchain(root: Path) -> Toolchain:
         errors.MissingInput: there is none, or not a whole one.
     """
     try:
-        data = json.loads((root / _RECORD).read_text(encoding="utf-8"))
-        return Toolchain(root, {str(k): str(v) for k, v in data["versions"].items()}, str(data["compiler"]))
-    except (OSError, ValueError, KeyError, AttributeError, TypeError):
+        found: _Unpacked = read_json(_Unpacked, root / _RECORD, MOST_BYTES)
+        return Toolchain(root, found.versions, found.compiler)
+    except (OSError, StrictError):
         raise errors.MissingInput(
             f"{root} is not a toolchain that `make toolchain` unpacked",
             f"{_RECORD} is missing in it or not whole",

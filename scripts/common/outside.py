@@ -11,7 +11,20 @@ from scripts.common import errors
 from scripts.common.overlay import overlay_module
 from scripts.common.paths import shown
 
-__all__ = ["MOST_BYTES", "OPTIONAL", "Between", "Most", "StrictError", "Words", "load", "parse_toml", "read_json", "read_toml", "take"]
+__all__ = [
+    "MOST_BYTES",
+    "OPTIONAL",
+    "Between",
+    "Most",
+    "StrictError",
+    "Words",
+    "load",
+    "parse_json",
+    "parse_toml",
+    "read_json",
+    "read_toml",
+    "take",
+]
 
 T = TypeVar("T")
 
@@ -20,6 +33,7 @@ StrictError: type[ValueError] = _strict.StrictError
 OPTIONAL: str = _typed.OPTIONAL
 Between, Most, Words = _typed.Between, _typed.Most, _typed.Words
 load, read_json, take = _typed.load, _typed.read_json, _typed.take
+parse_json = _strict.parse_json
 
 MOST_BYTES = 4 << 20
 _READERS = ("tomllib", "tomli", "pip._vendor.tomli", "setuptools._vendor.tomli")  # the last two: Python 3.10 without packages

@@ -9,6 +9,7 @@ from dataclasses import asdict
 from vllm.dcu.verify import chart
 
 from scripts.common import errors
+from scripts.common.outside import load, parse_json
 from scripts.drift.contracts.model import BLOCK, INFO, OPEN, REVIEW
 from scripts.matrix.rows import Matrix, Row
 
@@ -22,8 +23,8 @@ def to_json(matrix: Matrix) -> str:
 
 def from_json(text: str) -> Matrix:
     """The matrix that `to_json` wrote."""
-    data = json.loads(text)
-    return Matrix(**{**data, "rows": tuple(Row(**row) for row in data["rows"])})
+    found: Matrix = load(Matrix, parse_json(text.encode(), any_text=True))
+    return found
 
 
 def to_markdown(matrix: Matrix) -> str:

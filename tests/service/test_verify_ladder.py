@@ -38,9 +38,9 @@ def test_tensors_dispatch_and_service_on_a_simulated_device(tmp_path: Path) -> N
     done = subprocess.run(argv, cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr[-3000:]
     steps = {step["id"]: step for step in json.loads((tmp_path / "climb" / "report.json").read_text())["steps"]}
-    assert steps["V3"]["figures"]["taken"] == 1
-    assert steps["V4"]["figures"]["hits by counter"] == steps["V4"]["figures"]["runs by profiler"] == 3
-    assert steps["V5"]["figures"]["on: hits"] == 3
-    assert steps["V5"]["figures"]["off: hits"] == 0
+    assert steps["V3"]["result"]["figures"]["taken"] == 1
+    assert steps["V4"]["result"]["figures"]["hits by counter"] == steps["V4"]["result"]["figures"]["runs by profiler"] == 3
+    assert steps["V5"]["result"]["figures"]["on: hits"] == 3
+    assert steps["V5"]["result"]["figures"]["off: hits"] == 0
     (entry,) = json.loads((tmp_path / "evidence.json").read_text())["entries"]
     assert entry["binding"]["simulated"].startswith("a test of the upper rungs")
