@@ -605,9 +605,9 @@ def _counter_store(m: Machine, op: Op) -> None:
 
 
 def _counter_add(m: Machine, op: Op) -> None:
-    """With the old value returned (glc); one lane at a time."""
+    """With the old value returned (the bit that is glc on gfx906 and sc0 to the decoder); one lane at a time."""
     targets = {op["vdst"], op["vdst"] + 1}
-    if not op.num["glc"]:
+    if not op.num["sc0"]:
         raise Refusal("an atomic whose old value is not asked for is not modelled")
     if not _idle(m):
         words, at, value = _counter_word(m, op)
