@@ -167,6 +167,23 @@ def test_a_weight_in_another_layout_is_left_to_the_plugin_and_said(there: Ask) -
     assert len(said(log, "2 whose weight is stored in another layout are left to the plugin")) == 1
 
 
+def test_a_method_that_serves_several_layers_computes_for_each_its_own(there: Ask) -> None:
+    code = """
+    import beside_model as b, torch
+    b.device()
+    import vllm.model_executor.layers.utils
+    layers = [b.Layer(64, 32), b.Layer(64, 32)]
+    layers[1].quant_method = layers[0].quant_method
+    layers[1].weight.data += 1
+    x = torch.ones(2, 32, dtype=torch.bfloat16)
+    model = b.loaded(*layers)
+    again = b.loaded(*layers)
+    result = [layer(x)[0, 0].item() for layer in model], len({layer.dcu_path for layer in model}), type(layers[0].quant_method).__name__
+    """
+    assert seen(there, code, means="method")[0] == [[0.0, 32.0], 2, "UnquantizedLinearMethod"]
+    assert seen(there, code)[0] == [[0.0, 32.0], 1, "UnquantizedLinearMethod"]
+
+
 def test_one_opaque_operator_in_the_graph_and_the_choice_follows_n(there: Ask) -> None:
     code = """
     import beside_model as b, torch
@@ -240,6 +257,7 @@ def test_v0_accepts_this_pair_and_says_so(there: Ask, tmp_path: Path) -> None:
         return [found.outcome.value, found.why, str(found.figures.get("beside"))]
     result = [climbed(context.beside), climbed("")]
     """
+    own_copy(there.tree, "v1/engine/core.py").with_name("of_the_plugin.py").symlink_to(VENDOR / "stand_in_hcu_platform.py")
     manifest = own_copy(there.tree, "dcu/manifest.json")  # the tree is one for a GPU, without the CPU's libraries
     data = json.loads(manifest.read_text())
     data["files"] = {name: digest for name, digest in data["files"].items() if not name.endswith(".so")}
@@ -249,3 +267,5 @@ def test_v0_accepts_this_pair_and_says_so(there: Ask, tmp_path: Path) -> None:
     assert "of vllm-hcu-stand-in 0.18.1, rewrote " in accepted[2]
     assert "this pair is accepted, and no other; 4 file(s) carry its marks" in accepted[2]
     assert refused[0] == "failed"
+    (there.tree / "vllm" / "v1" / "engine" / "of_nobody.py").write_text("")
+    assert "of_nobody.py does not belong to the build" in seen(there, code, means="rewrite")[0][0][1]

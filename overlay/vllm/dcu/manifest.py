@@ -24,6 +24,7 @@ from vllm.dcu.records.strict import StrictError, parse_json, read_bytes
 from vllm.dcu.records.typed import Words, dump, load, take
 
 __all__ = [
+    "ADDED",
     "FILE_NAME",
     "REWRITTEN",
     "SCHEMA",
@@ -41,6 +42,7 @@ __all__ = [
 
 SCHEMA = 1
 _MOST_BYTES = 16 << 20
+ADDED = " does not belong to the build"
 REWRITTEN = (
     "a platform plugin has rewritten this vLLM, which uninstalling it does not undo: pip install --force-reinstall --no-deps of its wheel"
 )
@@ -162,7 +164,7 @@ def altered(manifest: Manifest, package: Path) -> list[str]:
     for path in sorted(package.rglob("*")):
         name = path.relative_to(package).as_posix()
         if path.suffix in (".py", ".so") and "__pycache__" not in path.parts and name not in ours:
-            found.append(f"{path} does not belong to the build")
+            found.append(f"{path}{ADDED}")
     return found
 
 

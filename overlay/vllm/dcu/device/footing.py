@@ -101,7 +101,7 @@ def footing() -> Footing:
 
 
 def look(package: Path, plugin: Path | None = None) -> Footing:
-    """How the vllm in the folder (or zip) `package` stands. `plugin`: the package folder of the plugin that has the platform."""
+    """How the vllm in the folder (or zip) `package` stands. `plugin`: where the plugin that has the platform lies."""
     try:
         raw = json.loads(_read(package / "dcu" / FILE_NAME) or b"")
         version, hashes = str(raw["version"]), dict(raw["files"])
@@ -116,7 +116,7 @@ def look(package: Path, plugin: Path | None = None) -> Footing:
         if phrase := _fault(package, name, data, hashes.get(name, ""), marked):
             found.append(phrase)
             digest.update(data or phrase.encode())
-            if not marked and not (plugin and Path(_origin(name) or "/").is_relative_to(plugin)):
+            if not marked and not (plugin and Path(_origin(name) or "/").resolve().is_relative_to(plugin)):
                 foreign.append(phrase)
     return Footing(version, tuple(found), "", digest.hexdigest() if found else "", tuple(foreign))
 

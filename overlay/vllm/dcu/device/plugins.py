@@ -4,13 +4,15 @@
 import functools
 import os
 import re
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points, packages_distributions
+from pathlib import Path
 
 from vllm.dcu.env import package_name
 
-__all__ = ["Owner", "in_use", "owner", "platform_plugins"]
+__all__ = ["Owner", "home", "in_use", "owner", "platform_plugins"]
 
 _GROUP = "vllm.platform_plugins"
 
@@ -40,6 +42,13 @@ def in_use() -> tuple[EntryPoint, ...]:
     """The installed ones that VLLM_PLUGINS does not leave out."""
     chosen = os.environ.get("VLLM_PLUGINS")
     return tuple(e for e in _found() if chosen is None or e.name in chosen.split(","))
+
+
+def home(platform: type) -> Path | None:
+    """The folder of the package that a platform class lies in; the file, where that is a lone module."""
+    module = sys.modules.get(platform.__module__.split(".")[0])
+    file = getattr(module, "__file__", None)
+    return None if file is None else Path(file).resolve().parent if hasattr(module, "__path__") else Path(file).resolve()
 
 
 def owner(platform: type) -> Owner | None:

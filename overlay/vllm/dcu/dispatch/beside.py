@@ -104,16 +104,17 @@ def take(model: torch.nn.Module, over: Callable[[Gemm], Gemm], share: bool = Tru
         method: Any = getattr(layer, "quant_method", None)
         if not any(c.__name__ in _METHODS for c in type(method).__mro__) or hasattr(layer, "dcu_path"):
             continue
-        chosen = _vllms_own(type(method)) if share else None
+        kind: Any = getattr(type(method), "dcu_of", type(method))  # a method may serve several layers
+        chosen = _vllms_own(kind) if share else None
         if not _stored_as_given(layer, square=chosen is not None):
             left += 1
             continue
         if chosen is not None:
             path = _shared[chosen] if chosen in _shared else _shared.setdefault(chosen, _add(over(chosen)))
         else:
-            path, own = _add(over(_bound(method, layer))), own + 1
+            path, own = _add(over(_bound(kind, method, layer))), own + 1
         layer.dcu_path = path
-        method.__class__ = _gated(type(method))  # type: ignore[arg-type]
+        method.__class__ = _gated(kind)
         layers += 1
     return Taken(layers, own, left)
 
@@ -137,8 +138,8 @@ def _vllms_own(method: type) -> Gemm | None:
     return generic if chosen in (utils.default_unquantized_gemm, utils.rocm_unquantized_gemm) else None
 
 
-def _bound(method: Any, layer: torch.nn.Module) -> Gemm:
-    apply = type(method).apply
+def _bound(kind: Any, method: Any, layer: torch.nn.Module) -> Gemm:
+    apply = kind.apply
 
     def of_the_plugin(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
         out: torch.Tensor = apply(method, layer, x, bias)
@@ -160,7 +161,11 @@ def _stored_as_given(layer: torch.nn.Module, square: bool) -> bool:
 @functools.cache
 def _gated(method: type) -> type:
     """`method` with our `apply`: the same name, and an instance of it in every `isinstance`."""
-    return type(method.__name__, (method,), {"apply": _apply, "__module__": method.__module__, "__qualname__": method.__qualname__})
+    return type(
+        method.__name__,
+        (method,),
+        {"apply": _apply, "dcu_of": method, "__module__": method.__module__, "__qualname__": method.__qualname__},
+    )
 
 
 def _apply(self: object, layer: Any, x: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:

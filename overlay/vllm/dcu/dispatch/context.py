@@ -15,7 +15,7 @@ from typing import Any
 from vllm.dcu import detect
 from vllm.dcu.arch import base_arch, is_dcu_arch
 from vllm.dcu.device.footing import AS_BUILT, Footing, close_families, footing, look
-from vllm.dcu.device.plugins import Owner, owner
+from vllm.dcu.device.plugins import Owner, home, owner
 from vllm.dcu.env import BESIDE, EnvError, Switches, beside, evidence_file, read_switches
 from vllm.dcu.evidence.site import NO_SITE, Site, observe_site
 from vllm.dcu.records.kernels import GEMV, KERNELS, LLMM1, Kernel
@@ -124,10 +124,7 @@ def observe_context() -> Context | None:
         arch = detect.own_arch() or ""
         if not is_dcu_arch(arch):
             return None
-        module = sys.modules[type(current_platform).__module__.split(".")[0]]
-        found = look(
-            Path(next(iter(sys.modules["vllm"].__path__))), Path(module.__file__ or "/").parent if hasattr(module, "__path__") else None
-        )
+        found = look(Path(next(iter(sys.modules["vllm"].__path__))), home(type(current_platform)))
         stands, platform = found.beside(), f"{who}{f', rewrote {found.digest}' if found.digest else ''}"
     toolchain, evidence = running_toolchain(), evidence_file()
     load_own_kernels()

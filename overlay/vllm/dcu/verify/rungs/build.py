@@ -10,8 +10,9 @@ import msgspec
 from vllm.dcu.arch import WAVEFRONT_SIZE, base_arch
 from vllm.dcu.device.codeobjects import MAGIC, CodeObject, CodeObjectError, code_object_targets, code_objects
 from vllm.dcu.device.kernelnotes import KernelNote, NoteError, kernel_notes, wave_faults
+from vllm.dcu.device.plugins import home
 from vllm.dcu.evidence.ladder import Figure, Result, Trial, failed, not_run, passed
-from vllm.dcu.manifest import REWRITTEN, examine
+from vllm.dcu.manifest import ADDED, REWRITTEN, examine
 from vllm.dcu.records.gemv import VARIANTS
 from vllm.dcu.records.kernels import LLMM1
 from vllm.dcu.verify.rungs.stage import Stage, Subject
@@ -40,7 +41,7 @@ def build_that_runs(stage: Stage, trial: Trial) -> Result:
     trial.keep("problems.txt", "\n".join([*verdict.problems, *verdict.notes]) + "\n")
     problems = list(verdict.problems)
     if pair := stage.binding.platform:
-        problems = [problem for problem in problems if _MARKED not in problem and problem != REWRITTEN]
+        problems = [problem for problem in problems if not _of_the_plugin(problem)]
         figures["beside"] = (
             f"{pair}: this pair is accepted, and no other; {sum(_MARKED in p for p in verdict.problems)} file(s) carry its marks"
         )
@@ -54,6 +55,16 @@ def build_that_runs(stage: Stage, trial: Trial) -> Result:
         more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
         return failed(problems[0] + more, figures)
     return passed(figures)
+
+
+def _of_the_plugin(problem: str) -> bool:
+    """Whether a problem of the build is the doing of the plugin that has the platform: a marked file, or a link into its package."""
+    from vllm.platforms import current_platform
+
+    lies = home(type(current_platform))
+    added = Path(problem.removesuffix(ADDED)) if problem.endswith(ADDED) else None
+    linked = added is not None and lies is not None and added.is_symlink() and added.resolve().is_relative_to(lies)
+    return linked or _MARKED in problem or problem == REWRITTEN
 
 
 def _platform(figures: dict[str, Figure]) -> bool:
