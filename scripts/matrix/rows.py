@@ -72,11 +72,6 @@ class Row:
     closed: dict[str, str] = field(default_factory=dict)
     unanswered: dict[str, str] = field(default_factory=dict)
 
-    @property
-    def routed(self) -> bool:
-        """Whether gfx936 builds exactly our two sources."""
-        return self.routing == "only LLMM1"
-
     def patches(self) -> str:
         """One cell: how the patches fared."""
         have = list(self.verdicts.values())

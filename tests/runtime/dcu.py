@@ -19,7 +19,7 @@ from vllm.dcu.dispatch.context import Context, NativeOp
 from vllm.dcu.dispatch.countfiles import Count
 from vllm.dcu.records.catalog import MISSION
 from vllm.dcu.records.kernels import LLMM1
-from vllm.dcu.records.record import Record, Toolchain
+from vllm.dcu.records.record import Toolchain
 
 # Shapes here are tiny or counted, never timed: one thread is faster than waking a pool that other processes share.
 torch.set_num_threads(1)
@@ -81,8 +81,3 @@ def registered(gemm: Any, device: str = "CPU") -> Iterator[None]:
         yield
     finally:
         library._destroy()
-
-
-def record_with(m: int, k: int, ident: str = "small") -> Record:
-    """The first record's conditions on another shape."""
-    return replace(FIRST, id=ident, contract=replace(FIRST.contract, m=m, k=k))
