@@ -19,14 +19,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from scripts.audit.launcher import launched
 from scripts.audit.toolchain import Toolchain
 from scripts.common import errors
 from scripts.common.files import atomic_write, hold, remove_tree, say
-from scripts.common.paths import BUILD, ROOT, shown
+from scripts.common.paths import BUILD, ROOT, cache_dir, shown
 from scripts.common.programs import cmake_error
 
 __all__ = [
     "AUDIT",
+    "OBJECTS",
     "Bench",
     "Command",
     "Configured",
@@ -39,6 +41,7 @@ __all__ = [
 ]
 
 AUDIT = BUILD / "audit"
+OBJECTS = cache_dir() / "objects"  # of every checkout: kept by what they are made of
 _TORCH = ROOT / "scripts" / "audit" / "torch"
 
 
@@ -98,7 +101,7 @@ def configure_argv(bench: Bench, tree: Path, folder: Path, stand_in: str, compar
     """CMake's command line. `comparable`: objects of two build folders are to be the same bytes where their inputs are."""
     toolchain = bench.toolchain
     # Paths that assert() and TORCH_LIBRARY write into the objects must not tell two build folders apart.
-    same = f"-ffile-prefix-map={folder}=/build -ffile-prefix-map={tree}=/source"
+    same = f"-ffile-prefix-map={folder}=/build -ffile-prefix-map={tree}=/source -ffile-prefix-map={bench.torch_include}=/torch"
     cxx = same
     if comparable:
         same += " -fuse-cuid=none"  # clang names a symbol after a hash of the paths
@@ -111,6 +114,7 @@ def configure_argv(bench: Bench, tree: Path, folder: Path, stand_in: str, compar
         f"-DTorch_DIR={_TORCH}", f"-DAUDIT_TORCH_VERSION={bench.torch_version}",
         f"-DAUDIT_TORCH_INCLUDE={bench.torch_include}", f"-DAUDIT_HIP_INCLUDE={toolchain.rocm / 'include'}",
     ]  # fmt: skip
+    argv += [f"-DCMAKE_{language}_COMPILER_LAUNCHER={';'.join(launched(OBJECTS))}" for language in ("CXX", "HIP")]
     return argv + ([f"-DVLLM_DCU_STAND_IN={stand_in}"] if stand_in else [])
 
 
@@ -207,9 +211,11 @@ def compile_targets(configured: Configured, targets: Sequence[str]) -> list[Path
     return files
 
 
-def run_unit(command: Command, configured: Configured, extra: Sequence[str], output: Path) -> subprocess.CompletedProcess[str]:
-    """Run one unit's compile command with `extra` options and another output: for builds that must fail, and for costs."""
-    words = list(command.words)
+def run_unit(
+    command: Command, configured: Configured, extra: Sequence[str], output: Path, kept: bool = True
+) -> subprocess.CompletedProcess[str]:
+    """Run one unit's compile command with `extra` options and another output: for builds that must fail, and for costs (not `kept`)."""
+    words = [*(launched(OBJECTS) if kept else []), *command.words]
     words[words.index("-o") + 1] = str(output)
     for option in ("-MF", "-MT"):  # dependency files belong to ninja
         if option in words:

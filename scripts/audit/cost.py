@@ -43,7 +43,7 @@ def _cost(what: str, built: Configured, hipify_for: str) -> Cost:
             continue
         with tempfile.TemporaryDirectory() as folder:
             before = _children()
-            done = run_unit(command, built, [], Path(folder) / "x.o")
+            done = run_unit(command, built, [], Path(folder) / "x.o", kept=False)
             units[command.unit] = round(_children() - before, 1)
         if done.returncode:
             raise errors.CheckFailed(f"{command.unit} does not compile", done.stderr.strip()[-300:], "run the audit first")

@@ -24,7 +24,7 @@ __all__ = ["SUITES", "main", "run_suites"]
 SUITES = ("unit", "integration", "native", "runtime", "service")
 
 # Suites whose tests share nothing but the download cache.
-_PARALLEL = ("unit", "integration")
+_PARALLEL = ("unit", "integration", "native")
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ import pytest
 
 from scripts.audit import toolchain as public
 from scripts.common import errors
+from scripts.rehearsal.wave import build, host_llmm1
 from tests.integration import upstream
 from tests.support import not_run
 
@@ -32,12 +33,36 @@ def toolchain() -> Any:
 
 
 @pytest.fixture(scope="session")
-def watched(request: pytest.FixtureRequest) -> Callable[..., Path]:
+def clang(request: pytest.FixtureRequest) -> Path | None:
+    """The toolchain's clang++, which builds and runs the host kernel in two thirds of g++'s time; None: what the machine has."""
+    try:
+        return Path(request.getfixturevalue("toolchain").tool("clang++"))
+    except pytest.skip.Exception:
+        return None
+
+
+@pytest.fixture(scope="session")
+def hosted(skinny: str, clang: Path | None) -> Callable[..., host_llmm1.Raw]:
+    """`hosted(wave=64, believed=None, text=upstream's)` is LLMM1 on the host."""
+
+    def load(wave: int = 64, believed: int | None = None, text: str = skinny) -> host_llmm1.Raw:
+        return host_llmm1.load_raw("", wave, believed=believed, text=text, clang=clang)
+
+    return load
+
+
+@pytest.fixture(scope="session")
+def wave64(hosted: Callable[..., host_llmm1.Raw]) -> host_llmm1.Raw:
+    return hosted()
+
+
+@pytest.fixture(scope="session")
+def watched(request: pytest.FixtureRequest, clang: Path | None) -> Callable[..., Path]:
     """`watched(text, kind, wave=64)` builds the program under a sanitizer; MemorySanitizer needs the toolchain's clang."""
-    from scripts.rehearsal.wave import build
 
     def make(text: str, kind: str, wave: int = 64) -> Path:
-        clang = request.getfixturevalue("toolchain").tool("clang++") if kind == "memory" else None
+        if kind == "memory":
+            request.getfixturevalue("toolchain")
         return build.build(text, kind=kind, wave=wave, clang=clang)
 
     return make

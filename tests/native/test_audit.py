@@ -1,6 +1,6 @@
 """The audit of this very tree, in three layers with its controls, and what it says of trees with a planted fault.
 
-The first run compiles for some minutes; build/audit keeps the objects under the hash of everything they were made of.
+The first run compiles for some minutes; the user's cache keeps objects and refusals under the hash of all they were made of.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -39,11 +39,6 @@ def believing_32(skinny: str, toolchain: Any) -> Kernels:
     return build.compile_object(skinny, toolchain, believed=32)
 
 
-@pytest.fixture(scope="module")
-def source(skinny: str) -> host_llmm1.Raw:
-    return host_llmm1.load_raw("", 64, text=skinny)
-
-
 def execute(kernel: Kernel, a: cases.Bits, x: cases.Bits, rows: int, believed: int = 64) -> cases.Bits:
     """One call of LLMM1, launched as upstream's host function launches it."""
     m, k = a.shape
@@ -55,39 +50,40 @@ def execute(kernel: Kernel, a: cases.Bits, x: cases.Bits, rows: int, believed: i
 
 @pytest.mark.parametrize("rows", ROWS)
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
-def test_the_object_gives_the_bits_of_the_source(kernels: Kernels, source: host_llmm1.Raw, dtype: str, rows: int) -> None:
+def test_the_object_gives_the_bits_of_the_source(kernels: Kernels, wave64: host_llmm1.Raw, dtype: str, rows: int) -> None:
     kernel = build.kernel_of(kernels, dtype, rows)
     for k in (8, 24, 512, 520, 4096, 4104, K, 8184, 8192):
         a, x = cases.make(2 * rows, k, dtype, seed=k)
-        assert np.array_equal(execute(kernel, a, x, rows), cases.run(source, a, x, dtype, rows)), f"K={k}"
+        assert np.array_equal(execute(kernel, a, x, rows), cases.run(wave64, a, x, dtype, rows)), f"K={k}"
 
 
-def test_subnormals_infinities_and_cancellation_give_the_bits_of_the_source(kernels: Kernels, source: host_llmm1.Raw) -> None:
+def test_subnormals_infinities_and_cancellation_give_the_bits_of_the_source(kernels: Kernels, wave64: host_llmm1.Raw) -> None:
     for dtype, largest, infinity in (("bfloat16", 0x7F7F, 0x7F80), ("float16", 0x7BFF, 0x7C00)):
         a, x = cases.make(8, 512, dtype)
         a[0], a[1, :2], a[2, 7], a[3, :4], a[4] = a[0] & 0x807F, largest, infinity, [1, 0x8001, 3, 0x8002], a[4] | 0x0001
         x[0, 0] = 1
         out = execute(build.kernel_of(kernels, dtype, 4), a, x, 4)
-        assert np.array_equal(out, cases.run(source, a, x, dtype, 4)), dtype
+        assert np.array_equal(out, cases.run(wave64, a, x, dtype, 4)), dtype
 
 
-def test_the_mission_shape_is_right_and_the_same_bits(kernels: Kernels, source: host_llmm1.Raw) -> None:
+def test_the_mission_shape_is_right_and_the_same_bits(kernels: Kernels, wave64: host_llmm1.Raw) -> None:
     a, x = cases.make(M, K, "bfloat16")
     out = execute(build.kernel_of(kernels, "bfloat16", 4), a, x, 4)
-    assert np.array_equal(out, cases.run(source, a, x, "bfloat16", 4))
+    assert np.array_equal(out, cases.run(wave64, a, x, "bfloat16", 4))
     assert cases.relative(out, cases.exact(a, x, "bfloat16"), "bfloat16") <= numerics.ceiling("bfloat16", M)
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
-def test_the_object_that_believes_in_32_lanes_is_wrong_beyond_4096(believing_32: Kernels, skinny: str, dtype: str) -> None:
+def test_the_object_that_believes_in_32_lanes_is_wrong_beyond_4096(
+    believing_32: Kernels, hosted: Callable[..., host_llmm1.Raw], dtype: str
+) -> None:
     kernel = build.kernel_of(believing_32, dtype, 4)
     a, x = cases.make(512, 4096, dtype)
     assert cases.relative(execute(kernel, a, x, 4, 32), cases.exact(a, x, dtype), dtype) <= numerics.ceiling(dtype, 512)
     a, x = cases.make(512, K, dtype)
     out = execute(kernel, a, x, 4, 32)
     assert cases.relative(out, cases.exact(a, x, dtype), dtype) == pytest.approx(0.447, abs=0.07)
-    believing = host_llmm1.load_raw("", 64, believed=32, text=skinny)
-    assert np.array_equal(out, cases.run(believing, a, x, dtype, 4))
+    assert np.array_equal(out, cases.run(hosted(believed=32), a, x, dtype, 4))
 
 
 def test_the_size_of_lds_tells_what_the_source_believed(kernels: Kernels, believing_32: Kernels) -> None:

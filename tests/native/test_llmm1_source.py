@@ -21,14 +21,12 @@ ROWS = (2, 4, 8, 16)
 EDGES = (8, 16, 24, 504, 512, 520, 1016, 1024, 1032, 4088, 4096, 4104, 5112, 5120, 5128, 7680, 8184, 8192)
 
 
-@pytest.fixture(scope="module")
-def wave64(skinny: str) -> host_llmm1.Raw:
-    return host_llmm1.load_raw("", 64, text=skinny)
+Hosted = Callable[..., host_llmm1.Raw]
 
 
 @pytest.fixture(scope="module")
-def wave32(skinny: str) -> host_llmm1.Raw:
-    return host_llmm1.load_raw("", 32, text=skinny)
+def wave32(hosted: Hosted) -> host_llmm1.Raw:
+    return hosted(32)
 
 
 def within_the_bound(out: cases.Bits, a: cases.Bits, x: cases.Bits, dtype: str) -> bool:
@@ -84,8 +82,8 @@ def test_a_32_wide_wave_is_right_to_4096_and_drops_the_rest_beyond(wave32: host_
     assert within_the_bound(out, np.ascontiguousarray(a[:, :4096]), np.ascontiguousarray(x[:, :4096]), dtype)
 
 
-def test_a_source_that_believes_in_32_lanes_is_wrong_on_64_too(skinny: str) -> None:
-    raw = host_llmm1.load_raw("", 64, believed=32, text=skinny)
+def test_a_source_that_believes_in_32_lanes_is_wrong_on_64_too(hosted: Hosted) -> None:
+    raw = hosted(believed=32)
     a, x = cases.make(1024, 4096, "bfloat16")
     assert cases.relative(cases.run(raw, a, x, "bfloat16", 4), cases.exact(a, x, "bfloat16"), "bfloat16") <= numerics.ceiling(
         "bfloat16", 1024
@@ -167,8 +165,8 @@ WRONG = {
 
 
 @pytest.mark.parametrize("fault", sorted(WRONG))
-def test_a_planted_fault_is_seen_in_the_numbers(skinny: str, fault: str) -> None:
-    raw = host_llmm1.load_raw("", 64, text=region.planted(skinny, *WRONG[fault]))
+def test_a_planted_fault_is_seen_in_the_numbers(skinny: str, hosted: Hosted, fault: str) -> None:
+    raw = hosted(text=region.planted(skinny, *WRONG[fault]))
     a, x = cases.make(512, K, "bfloat16")
     error = cases.relative(cases.run(raw, a, x, "bfloat16", 4), cases.exact(a, x, "bfloat16"), "bfloat16")
     assert error > 10 * numerics.ceiling("bfloat16", 512), f"{fault}: relative error {error}"
@@ -193,11 +191,11 @@ def test_a_planted_fault_is_named_by_a_sanitizer(skinny: str, watched: Callable[
     assert name in seen.said
 
 
-def test_a_shuffle_in_a_branch_that_some_lanes_skip_is_a_fault(skinny: str) -> None:
+def test_a_shuffle_in_a_branch_that_some_lanes_skip_is_a_fault(skinny: str, hosted: Hosted) -> None:
     text = region.planted(skinny, "acc[i] += __shfl_xor(acc[i], mask);", "if (lane != 5) acc[i] += __shfl_xor(acc[i], mask);")
     a, x = cases.make(4, 512, "bfloat16")
     with pytest.raises(host_llmm1.HostFault, match="does not take part"):
-        cases.run(host_llmm1.load_raw("", 64, text=text), a, x, "bfloat16", 4)
+        cases.run(hosted(text=text), a, x, "bfloat16", 4)
 
 
 def test_a_changed_upstream_is_refused_by_name(skinny: str) -> None:

@@ -1,6 +1,6 @@
 """Build the region of a tree for the host: the fast library, or a program under sanitizers (rehearsal and tests).
 
-Builds are kept in build/host-kernel, keyed by everything that goes into them.
+Builds are kept in the user's cache, keyed by everything that goes into them.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from scripts.common.paths import BUILD, ROOT
+from scripts.common.paths import ROOT, cache_dir
 from scripts.rehearsal.wave import region
 
 __all__ = ["FAST", "SANITIZERS", "BuildError", "build", "build_gemv", "compiler_for", "gemv_text"]
@@ -84,7 +84,7 @@ def _build(
     key = hashlib.sha256(repr((compiler, flags, entry, sorted(files.items()))).encode())
     for name in _INPUTS:
         key.update((HERE / name).read_bytes())
-    root = cache or BUILD / "host-kernel"
+    root = cache or cache_dir() / "host-kernel"
     target = root / f"{kind}{wave}-{key.hexdigest()[:24]}.so"
     if target.is_file():
         return target
