@@ -119,8 +119,18 @@ def patched_facts(repo: Repo, head: str, tree: str, version: str) -> Facts:
     return facts
 
 
+def _kept(subject: Subject) -> Path:
+    """Where the verdict on a release is kept: by everything that it depends on."""
+    own = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()
+    inputs = [subject.tree, *subject.before, *subject.base, contracts.tool_id(), own]
+    key = hashlib.sha256("\0".join(inputs).encode()).hexdigest()[:16]
+    return HOME / "rows" / f"{subject.step.version}-{key}.json"
+
+
 def warm(subjects: Sequence[Subject]) -> None:
     """Take the pinned release's facts, with and without the series: every row is compared with them."""
+    if all(_kept(s).is_file() for s in subjects):
+        return
     version, head, tree = subjects[0].base
     facts_of_release(version)
     patched_facts(Repo(subjects[0].git_dir, subjects[0].git_dir.parent), head, tree, version)
@@ -128,6 +138,8 @@ def warm(subjects: Sequence[Subject]) -> None:
 
 def take(subject: Subject) -> None:
     """Take a release's facts, with and without the series, into the cache, so that its neighbour finds them there."""
+    if _kept(subject).is_file():
+        return
     facts_of_release(subject.step.version)
     patched_facts(Repo(subject.git_dir, subject.git_dir.parent), subject.head, subject.tree, subject.step.version)
 
@@ -136,10 +148,7 @@ def make_row(subject: Subject) -> Row:
     """Judge one release, or read the verdict of an earlier run with the same inputs."""
     repo = Repo(subject.git_dir, subject.git_dir.parent)
     version = subject.step.version
-    own = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()
-    inputs = [subject.tree, *subject.before, *subject.base, contracts.tool_id(), own]
-    key = hashlib.sha256("\0".join(inputs).encode()).hexdigest()[:16]
-    cached = HOME / "rows" / f"{version}-{key}.json"
+    cached = _kept(subject)
     verdicts = {row.name: row.verdict for row in subject.step.rows}
     with contextlib.suppress(FileNotFoundError, StrictError):
         known: Row = read_json(Row, cached, MOST_BYTES, any_text=True)
