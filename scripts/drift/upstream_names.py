@@ -192,7 +192,7 @@ class Names:
                 continue
             except External:
                 outside = True
-        if outside:
+        if outside or name in dir(object):
             raise External(name)
         raise Gone(f"{cls.name} ({self.path(module)}:{cls.lineno}) has no {name}")
 
