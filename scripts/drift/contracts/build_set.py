@@ -25,7 +25,7 @@ def hazards(tree: Tree, source: str) -> list[str]:
     """`file: instruction` for everything arch-bound that a source reaches and that gfx936 may be compiled with."""
     found = set()
     for path in reached(tree, source).files:
-        found |= {f"{path.removeprefix('csrc/')}: {word}" for word in _in_file(tree.files[path])}
+        found |= {f"{path.removeprefix('csrc/')}: {word}" for word in _in_file(tree.files.get(path, b""))}
     return sorted(found)
 
 

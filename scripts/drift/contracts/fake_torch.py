@@ -66,7 +66,7 @@ class Tensor:
         return True
 
     def data_ptr(self) -> int:
-        return 0
+        return 4096
 
     def storage_offset(self) -> int:
         return 0

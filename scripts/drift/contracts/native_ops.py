@@ -187,11 +187,21 @@ def _wave(tree: Tree) -> Iterator[Fact]:
                 )
     for name, rows in sorted(macros.items()):
         text = "\n".join(sorted(r[0] for r in rows))
+        if name == "WARP_SIZE":  # and what its definition calls, which stands before it in the same header
+            text += "".join(_before(tree, path) for path in sorted({r[1] for r in rows}))
         kind = "wave" if name == "WARP_SIZE" else "macro"
         shown = "\n".join(f"{row[0]}  // in {row[1]}" for row in rows)
         yield Fact(ID, f"{kind}:{name}", hashlib.sha256(text.encode()).hexdigest(), rows[-1][1], rows[-1][2], shown)
         if name == "WARP_SIZE":
             yield Fact(ID, "place:WARP_SIZE's header", ", ".join(sorted({r[1] for r in rows})), rows[0][1], rows[0][2])
+
+
+def _before(tree: Tree, path: str) -> str:
+    """The text of a header from its first #if to the last definition of WARP_SIZE, without layout."""
+    plain = cxx.without_comments(tree.text(path))
+    first = re.search(r"^[ \t]*#[ \t]*if", plain, re.M)
+    region = plain[first.start() if first else 0 : plain.rfind("WARP_SIZE")]
+    return "\n".join(" ".join(line.split()) for line in region.splitlines() if line.strip())
 
 
 def _hipify(tree: Tree) -> Iterator[Fact]:

@@ -194,6 +194,9 @@ def _dotted(tree: Tree, touch: Touch) -> tuple[dict[str, object], str, int, str]
         return {}, "vllm/plugins/__init__.py", 1, whole
     head, _, name = whole.rpartition(".")
     if head == "vllm" and name.endswith("_C"):
+        own = (ROOT / "overlay" / "cmake" / "dcu.cmake").read_text(encoding="utf-8")
+        if re.search(rf"_add_library\({name}\b", own):
+            return {}, "cmake/dcu.cmake", 1, whole  # a module of ours
         return _in_build(tree, Touch("target", (name,), touch.how, touch.where))
     try:
         place = names.find(head, (name,))
