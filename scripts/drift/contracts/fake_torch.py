@@ -169,8 +169,8 @@ class Ops:
 
         class Namespace:
             def __getattr__(self, name: str) -> Any:
-                if name.startswith("__"):
-                    raise AttributeError(name)
+                if name.startswith("__") or namespace.startswith("_"):
+                    raise AttributeError(name)  # no compiled module is loaded, so none of its operators is there
 
                 def call(*args: Any, **kwargs: Any) -> Any:
                     return called(namespace, name, args, kwargs)
