@@ -106,11 +106,9 @@ def judge(base: Facts, new: Facts) -> list[Finding]:
             if k.startswith("source:") and f"+{k.removeprefix('source:').replace(':', ' ', 1)}" in quiet
         ]
         out = sorted({o for row in now for o in row[3]})
-        reach = (
-            f"none with arch-bound instructions in the {sum(row[2] for row in now)} file(s) of this tree that they reach"
-            if now
-            else "none new"
-        )
+        held = sorted({_word(w) for row in now for w in row[1]})
+        none = "none with arch-bound instructions" + (f" but those that the base has too ({', '.join(held)})" if held else "")
+        reach = f"{none} in the {sum(row[2] for row in now)} file(s) of this tree that they reach" if now else "none new"
         sentence = f"{len(quiet)} source(s) outside {NATIVE} enter or leave the build, {reach}"
         sentence += f"; not read, for they are not in it: {', '.join(out[:12])}{' ...' if len(out) > 12 else ''}." if out else "."
         found.append(Finding(INFO, ID, "sources", "CMakeLists.txt", 0, sentence, "\n".join(quiet)))
@@ -140,10 +138,9 @@ def _source(
             return [Finding(REVIEW, ID, key, "CMakeLists.txt", new.line, sentence, f"+{source}")]
         if module == NATIVE and kind == "device":
             native.append(new)
-        elif words:
-            sentence = (
-                f"{source} is new in {module}, would be built for gfx936 and reaches instructions of other archs: {', '.join(words)}."
-            )
+        elif more := [w for w in words if _word(w) not in known]:
+            what = ", ".join(more[:6])
+            sentence = f"{source} is new in {module}, would be built for gfx936 and reaches instructions of other archs: {what}."
             return [Finding(REVIEW, ID, key, "CMakeLists.txt", new.line, sentence, f"+{source}")]
         else:
             quiet.append(f"+{module} {source}")

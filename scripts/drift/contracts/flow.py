@@ -122,7 +122,7 @@ def outcomes(run: Any) -> list[str]:
                 said = f"raises {type(error).__name__}"
             except Exception as error:
                 said = f"open: {type(error).__name__}: {error}"[:120]
-            said = re.sub(r"\d{9,}|0x[0-9a-f]+", "#", said)
+            said = re.sub(r"\d{9,}(?:\.\d+)?|0x[0-9a-f]+", "#", said)
             if said not in found:
                 found.append(said)
             if not explorer.next():
