@@ -197,6 +197,17 @@ def test_killed_at_40_moments_it_is_finished_or_taken_back_and_nothing_is_left(p
             assert "`make rebase VLLM=1.1.0 ADOPT=1` finishes it, `make rebase-abort` takes it back" in row["said"]
 
 
+def test_locks_that_a_killed_git_left_on_head_do_not_stop_the_rerun(p: Project) -> None:
+    locks = [p.root / ".git/HEAD.lock", p.root / ".git/refs/heads/trunk.lock"]
+    midway = f"import scripts.rebase.settle as s, os\nfrom scripts.cli import run\ns._unlock = lambda r: ([open(x, 'w') for x in {[*map(str, locks)]}], os._exit(9))\nrun(['rebase', '1.1.0', '--adopt'])"
+    subprocess.run([sys.executable, "-c", midway], cwd=p.root, env=p.environment(), capture_output=True, check=False)
+    assert all(lock.exists() for lock in locks)
+    done = p.run("rebase", "1.1.0", "--adopt")
+    assert done.returncode == 0, done.stderr
+    assert git(p, "log", "--format=%s").splitlines() == TWO
+    assert not any(lock.exists() for lock in locks)
+
+
 def test_what_a_person_did_after_a_kill_is_kept_and_named(p: Project) -> None:
     midway = "import scripts.rebase.settle as s, os\ns._index = lambda *a: os._exit(9)\nfrom scripts.cli import run\nrun(['rebase', '1.1.0', '--adopt'])"
     subprocess.run([sys.executable, "-c", midway], cwd=p.root, env=p.environment(), capture_output=True, check=False)
