@@ -72,6 +72,11 @@ PAGES = (
         device="run `python benchmarks/gpu_rehearsal.py` on a CUDA GPU",
     ),
     Page(
+        ("docs/evidence/gemv-h200.md", "docs/evidence/gemv-h200.json"),
+        inputs=("csrc/dcu/gemv*",),
+        device="run `python benchmarks/gemv_report.py` on a CUDA GPU",
+    ),
+    Page(
         ("docs/evidence/field-report.md",),
         inputs=("overlay/vllm/dcu/arch.py",),
         device="it is a copy of public texts: compare it with them",

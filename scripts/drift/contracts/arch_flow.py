@@ -196,6 +196,7 @@ def flowed(tree: Tree) -> dict[str, dict[str, list[str]]]:
             input=json.dumps(plans),
             capture_output=True,
             text=True,
+            errors="replace",
             env={"HOME": folder},
             cwd=folder,
             timeout=300,

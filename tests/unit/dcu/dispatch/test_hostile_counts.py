@@ -54,7 +54,7 @@ ODD: dict[str, tuple[Callable[[Path], object], str]] = {
     "a cell before the first": (lambda p: file(p, cell=lambda c: c.update(cell=-1)), "field 'cell'"),
     "a cell twice": (lambda p: file(p, times=2), "cell"),
     "less than nothing": (lambda p: file(p, value=-5), "cell"),
-    "another kind": (lambda p: file(p, cell=lambda c: c.update(kind="gain")), "'gain' is not hit or miss"),
+    "another kind": (lambda p: file(p, cell=lambda c: c.update(kind="gain")), "'gain' is not hit, miss or launch"),
     "an unknown field": (lambda p: file(p, cell=lambda c: c.update(more=1)), "'more': is no field here"),
 }
 
