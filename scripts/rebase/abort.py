@@ -20,8 +20,9 @@ def main(argv: Sequence[str]) -> int:
         if undo():
             print("taken back: pin, patches and HEAD are as they were before ADOPT=1")
             return 0
-        if not STATE.exists() and not WORK.exists():
-            raise errors.UserError("no rebase is under way", "there is nothing to abort", "start one: `make rebase VLLM=x.y.z`")
+        under_way = STATE.exists() or WORK.exists()
         discard()
+        if not under_way:
+            raise errors.UserError("no rebase is under way", "there is nothing to abort", "start one: `make rebase VLLM=x.y.z`")
     print("aborted: the pinned version's files are as they were")
     return 0

@@ -102,7 +102,7 @@ def _ask(target: str) -> dict[str, bytes]:
     remove_tree(PAGES)
     for words, fine in (
         (["drift", target, "--json"], (0, errors.CheckFailed.exit_code, errors.NotRun.exit_code)),
-        (["matrix", target, "--json", "--as-pin", str(PAGES)], (0, errors.NotRun.exit_code)),
+        (["matrix", target, "--json", "--as-pin", str(PAGES)], (0,)),
     ):
         say(f"ADOPT=1 asks `make {words[0]} VLLM={target}`")
         code = subprocess.run([sys.executable, "-m", "scripts", *words], cwd=ROOT, stdout=subprocess.DEVNULL, check=False).returncode

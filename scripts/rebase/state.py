@@ -139,6 +139,8 @@ def remembered(repo: Repo, run: str, target: str) -> Mapping[str, str]:
 
 
 def discard() -> None:
-    """Forget the run: state and work tree. The imported releases stay."""
+    """Forget the run: state, work tree and what a killed one left beside its result. The imported releases stay."""
+    for stale in HOME.glob(".*.new-*"):
+        remove_tree(stale)
     STATE.unlink(missing_ok=True)
     remove_tree(WORK)

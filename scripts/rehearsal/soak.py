@@ -126,7 +126,9 @@ def wrong(seen: Soaked) -> list[str]:
 def _small_disk(folder: Path, seen: Soaked) -> Iterator[Path]:
     """A file system of 2 MiB at `folder`, where one can be mounted."""
     folder.mkdir(parents=True)
-    done = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "soak", str(folder)], capture_output=True, text=True, errors="replace", check=False)
+    done = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=2m", "soak", str(folder)], capture_output=True, text=True, errors="replace", check=False
+    )
     seen.disk = "2 MiB" if done.returncode == 0 else f"not run: no file system can be mounted here ({done.stderr.strip()})"
     try:
         yield folder

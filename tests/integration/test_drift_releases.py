@@ -16,7 +16,7 @@ HIDDEN = (
     ("0.27.1", BLOCK, "arch-truth", "RocmPlatform.supports_fp8() is now true for gfx936"),
     ("0.27.1", BLOCK, "arch-truth", "rocm.use_rocm_custom_paged_attention() is now true for gfx936"),
     ("0.27.1", BLOCK, "native-ops", "LLMM1 now stands under #if !defined(VLLM_SKIP_SKINNY_GEMMS)"),
-    ("0.27.1", BLOCK, "build-set", "skinny_gemms_int4.cu"),
+    ("0.27.1", BLOCK, "build-set", "1 new source(s) in _rocm_C would be built for gfx936: skinny_gemms_int4.cu"),
     ("0.22.1", BLOCK, "build-set", "hipify is now one shared target, closed before the end of the file"),
     ("0.22.1", BLOCK, "pins", "CMAKE_CXX_STANDARD changes from 17 to 20"),
     (
@@ -28,7 +28,7 @@ HIDDEN = (
     ("0.33.0", BLOCK, "native-ops", "WARP_SIZE's header moved from csrc/cuda_compat.h to csrc/core/cuda_compat.h"),
     ("0.33.0", REVIEW, "python-code", "5 new return(s) come before LLMM1's"),
     ("0.27.1", REVIEW, "build-set", "the object library _rocm_C_skinny of _rocm_C holds csrc/rocm/skinny_gemms.cu"),
-    ("0.33.0", REVIEW, "python-code", "the graph pass collective_fusion.py matches or makes calls of rocm_unquantized_gemm by its name"),
+    ("0.33.0", REVIEW, "python-code", "the graph pass allreduce_rms_fusion.py matches or makes calls of rocm_unquantized_gemm by its name"),
     ("0.33.0", REVIEW, "build-set", "+--offload-compress"),
     ("0.33.0", BLOCK, "build-set", "attention_dispatch.cu"),
     ("0.33.0", REVIEW, "pins", "Python 3.10, the reference device's, is out"),

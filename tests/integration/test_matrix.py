@@ -11,7 +11,10 @@ from tests.integration.synthetic import Project, lines, make_project
 
 GATE, LIST = "vllm/gate.py", "vllm/list.py"
 # The real overlay: the page's chart is drawn by a module of it, and what it touches is what the releases are held against.
-OVERLAY = {p.relative_to(ROOT).as_posix(): p.read_text(encoding="utf-8") for p in (ROOT / "overlay" / "vllm").rglob("*.py")}
+OVERLAY = {
+    p.relative_to(ROOT).as_posix(): p.read_text(encoding="utf-8")
+    for p in [*(ROOT / "overlay").rglob("*.py"), *(ROOT / "overlay").rglob("*.cmake")]
+}
 SERIES = [("Hook the gate", {GATE: lines((20, "line 20 with our hook\n"))})]
 BASE = {GATE: lines(), LIST: lines(word="item"), "CMakeLists.txt": "# no build\n"}
 

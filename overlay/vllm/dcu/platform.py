@@ -29,7 +29,7 @@ logger = init_logger(__name__)
 
 
 _OPENED = footing.close_families(rocm)
-"""Predicates of rocm.py that said yes, and say no from here on: this module is imported before anything can ask them."""
+"""Predicates of upstream's ROCm module that said yes, and say no from here on: this module is imported before anything can ask them."""
 
 
 def _refuse(reason: str | None) -> None:
@@ -183,9 +183,9 @@ class DcuRocmPlatform(RocmPlatform):
         super().check_and_update_config(vllm_config)
         _refuse(settled.refusal(vllm_config))
         speculative = getattr(vllm_config, "speculative_config", None)
-        for parallel in (vllm_config.parallel_config, getattr(speculative, "draft_parallel_config", None)):
-            if parallel is not None:
-                parallel.disable_custom_all_reduce = True
+        vllm_config.parallel_config.disable_custom_all_reduce = True
+        if (drafts := getattr(speculative, "draft_parallel_config", None)) is not None:
+            drafts.disable_custom_all_reduce = True
         draft = getattr(speculative, "draft_model_config", None)
         if draft is not None and getattr(draft, "quantization", None) is not None:
             # Upstream makes this object only when it loads the draft, with what is in its files.
