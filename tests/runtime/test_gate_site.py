@@ -12,7 +12,8 @@ CODE = """
 import logging, os
 from pathlib import Path
 import torch
-from vllm.dcu import binding, gate
+from vllm.dcu import gate
+from vllm.dcu.evidence import binding
 from vllm.dcu.records.catalog import CATALOG
 from vllm.dcu.dispatch.context import observe_context
 from vllm.dcu.evidence.store import RUNG_IDS, Entry, add
@@ -22,9 +23,9 @@ here = Path(os.environ["HERE"])
 for name in ("libamdhip64.so.6", "_rocm_C.so"):
     (here / name).write_bytes(name.encode())
 binding._hip_library = lambda: here / "libamdhip64.so.6"
-binding._extension = lambda: here / "_rocm_C.so"
+binding.module_file = lambda name: here / "_rocm_C.so"
 binding._driver = lambda: "hydcu 6.2"
-binding._build = lambda: "0.18.1+gfx936.1 tree"
+binding._build = lambda: "0.18.1+gfx936.1 " + "a" * 40
 store = Path(os.environ["VLLM_DCU_EVIDENCE"])
 record = CATALOG[0]
 
