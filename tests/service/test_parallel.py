@@ -20,7 +20,3 @@ def test_two_workers_count_as_one_server(scene: Scene) -> None:
     found = report.judge([run])
     assert [(row.claim, row.problems) for row in found if row.problems] == []
     assert run.ending["workers"] == 2
-
-
-def test_ray_is_not_rehearsed() -> None:
-    not_run(report.NO_RAY.removeprefix("not run: "))

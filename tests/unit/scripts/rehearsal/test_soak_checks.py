@@ -13,7 +13,7 @@ from scripts.rehearsal.soak import _LINE, Soaked, wrong
 GOOD = Soaked(
     answers=Counter({"completed: whole": 9, "cancelled: after the first event": 3, "malformed: no JSON": 2}),
     done_to_it=Counter({"folder swapped": 1, "files cut": 1, "engine killed": 1}),
-    memory=[(half, 1 << 30) for half in (1, 1, 1, 2, 2, 2)],
+    memory=[(half, 1 << 30) for half in (1,) * 120 + (2,) * 120],
     hits=5, kernel_runs=5, counted=9, gemms=9, exit_code=0,
 )  # fmt: skip
 
@@ -33,8 +33,8 @@ def test_a_good_soak_has_nothing_wrong() -> None:
         ({"exit_code": -15}, "exit code"),
         ({"done_to_it": Counter({"folder swapped": 1, "files cut": 1, "engine killed": 0})}, "engine killed"),
         ({"answers": Counter({"completed: whole": 1})}, "no request was cancelled"),
-        ({"memory": [(1, 1 << 30), (1, 1 << 30), (1, 2 << 30), (2, 1 << 30)]}, "memory grew"),
-        ({"memory": []}, "memory grew"),
+        ({"memory": [(1, 1 << 30)] * 119 + [(1, 2 << 30)] + [(2, 1 << 30)] * 120}, "memory grew"),
+        ({"memory": [(1, 1 << 30)] * 240}, "memory grew"),
     ],
 )
 def test_each_fault_is_found(change: dict[str, Any], word: str) -> None:
