@@ -18,6 +18,7 @@ from vllm.dcu.records.record import Toolchain
 
 from scripts.rehearsal.records import CAPABILITY, Run
 from scripts.rehearsal.report import BORDER, ONLY_HARDWARE, Judged, evidence
+from scripts.series.worktree import read_lock
 
 __all__ = ["as_climb"]
 
@@ -37,7 +38,7 @@ def as_climb(found: Sequence[Judged], runs: Sequence[Run], folder: Path) -> Clim
         toolchain=Toolchain(torch="", hip="", vllm=version),
         hip_runtime="",
         dtk="",
-        build=version,
+        build=f"{version} {read_lock()['tree']}" if version else "",
         extension="",
         driver="",
         simulated="a rehearsal, the device simulated on the CPU",

@@ -100,7 +100,8 @@ BASE: list[tuple[str, Callable[[Any, Path], object], str]] = [
     ("sdist", lambda m, t: m.setenv("UPSTREAM_SDIST", str(program(t / SDIST, "other"))), "or unset it"),
     ("sdist", lambda m, t: m.setenv("GFX936_CACHE", str(program(t / "c" / SDIST, "cut").parent)), "rm "),
     ("tools", lambda m, t: m.setenv("TOOLS_PYTHON", str(t / "gone")), "unset TOOLS_PYTHON"),
-    ("tools", lambda m, t: (m.delenv("TOOLS_PYTHON", False), m.setattr(doctor.tools, "ways", lambda: None)), "-venv, or put uv on PATH"),
+    ("tools", lambda m, t: (m.delenv("TOOLS_PYTHON", False), m.setattr(doctor.tools, "made", lambda: False),
+                            m.setattr(doctor.tools, "ways", lambda: None)), "-venv, or put uv on PATH"),
     ("folders", lambda m, t: m.setattr(doctor.os, "access", lambda p, mode: False), "set GFX936_CACHE"),
     ("network", lambda m, t: m.setattr(doctor, "CHECKS", (*doctor.CHECKS[:-1], no_network)), "make bundle"),
 ]  # fmt: skip
