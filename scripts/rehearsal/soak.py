@@ -229,19 +229,24 @@ def _malform(server: Server, prompt: str, tokens: int, chance: random.Random) ->
 
 
 def _watch(server: Server, end: float, seen: Soaked, half: int) -> None:
-    """Scrape and measure memory, until the end."""
+    """Scrape and measure memory, until the end. A server whose first dispatch is still to come has no counter of ours yet."""
+    counted = False
     while time.monotonic() < end:
         try:
             status, content = server.request("/metrics", seconds=60)
             lines = content.decode().splitlines()
             bad = next((line for line in lines if not _LINE.fullmatch(line)), "" if status == 200 else f"status {status}")
-            if bad or not any(line.startswith("vllm_dcu_dispatch_misses_total") for line in lines):
-                seen.bad_scrapes.append(bad or "no counter of ours on it")
+            ours = any(line.startswith("vllm_dcu_dispatch_misses_total") for line in lines)
+            if bad or (counted and not ours):
+                seen.bad_scrapes.append(bad or "the counter of ours is gone from it")
+            counted = counted or ours
         except (OSError, http.client.HTTPException, ValueError) as error:
             seen.bad_scrapes.append(str(error))
         seen.scrapes += 1
         seen.memory.append((half, sum(_resident(pid) for pid in processes_of(server.process.pid))))
         time.sleep(1.0)
+    if not counted:
+        seen.bad_scrapes.append(f"no counter of ours in half {half}")
 
 
 def _resident(pid: int) -> int:
