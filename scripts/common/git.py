@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import subprocess
@@ -21,6 +22,23 @@ CONFIG = Path(__file__).with_name("git.config")
 # One identity and one date make commit ids a function of content alone.
 FIXED_DATE = "2026-01-01T00:00:00+0000"
 FIXED_SECONDS = 1767225600  # the same moment, as fast-import takes it
+_REFUSALS = (
+    b"not a git repository",  # ours is named, never looked for: it could not be read
+    *(
+        os.strerror(code).encode()
+        for code in (
+            errno.ENOSPC,
+            errno.EDQUOT,
+            errno.EIO,
+            errno.EACCES,
+            errno.EPERM,
+            errno.EROFS,
+            errno.EMFILE,
+            errno.ENFILE,
+            errno.ENOMEM,
+        )
+    ),
+)
 OLDEST_GIT = (2, 38)  # merge-tree --write-tree; GIT_CONFIG_GLOBAL came with 2.32
 
 
@@ -76,7 +94,7 @@ class Repo:
         """Run git; the exit code must be one of `ok`.
 
         Raises:
-            GitError: another exit code.
+            GitError: another exit code, or the operating system refused something to git.
             errors.MissingInput: no git on PATH.
         """
         extra = {"GIT_DIR": str(self.git_dir), "GIT_WORK_TREE": str(self.work_tree)}
@@ -95,7 +113,9 @@ class Repo:
         except FileNotFoundError as error:
             raise _no_git() from error
         # What git cannot look into it passes over with a warning, as if it were empty: an edit there would be lost without a word.
-        if done.returncode not in ok or b"warning: could not open directory" in done.stderr:
+        # And a caller for whom 128 means "not there" or "cannot be merged" must not read a full disk so.
+        refused = done.returncode == 128 and any(words in done.stderr for words in _REFUSALS)
+        if done.returncode not in ok or refused or b"warning: could not open directory" in done.stderr:
             raise GitError(argv, done.returncode, done.stderr.decode(errors="replace"))
         return done
 

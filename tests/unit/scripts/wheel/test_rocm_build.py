@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from scripts.common import errors
+from scripts.common import errors, paths
 from scripts.common.files import hold
 from scripts.machine import archs, dtk
 from scripts.machine.interpreter import Facts, facts
@@ -227,7 +227,7 @@ def test_the_install_lines_name_the_python_the_wheel_and_the_constraints() -> No
 
 def test_a_python_without_pip_has_lines_for_the_uv_of_the_tools() -> None:
     lines = install.install_lines(Path("dist/w.whl"), Path("dist/c.txt"), Facts("/dtk/python3.10", pip=False))
-    assert lines[0] == f"{sys.executable} -m uv pip install --python /dtk/python3.10 --no-deps dist/w.whl"
+    assert lines[0] == f"{paths.shown(Path(sys.executable))} -m uv pip install --python /dtk/python3.10 --no-deps dist/w.whl"
     assert not [line for line in lines if "/dtk/python3.10 -m pip" in line]
 
 
