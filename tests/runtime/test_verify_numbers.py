@@ -11,7 +11,7 @@ import pytest
 import torch
 from vllm.dcu.evidence import compare
 from vllm.dcu.evidence.binding import Binding
-from vllm.dcu.evidence.ladder import Outcome, Result, Trial
+from vllm.dcu.evidence.ladder import Outcome, Result, Trial, measure
 from vllm.dcu.records.kernels import LLMM1
 from vllm.dcu.records.record import Contract, Toolchain
 from vllm.dcu.verify.rungs import cases, numbers, timing
@@ -283,7 +283,7 @@ def test_the_reference_is_an_exact_sum_for_integers() -> None:
 
 def timed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kernel: list[float], generic: list[float]) -> Result:
     """V2S where the device took these microseconds."""
-    speed = timing.Speed(timing.measure(kernel), timing.measure(generic), tuple(zip(kernel, generic, strict=True)), 4)
+    speed = timing.Speed(measure(kernel), measure(generic), tuple(zip(kernel, generic, strict=True)), 4)
     monkeypatch.setattr(numbers, "compare_speed", lambda *args, **kwargs: speed)
     stage = Stage(BINDING, SUBJECT, "cuda", linear, None, None)
     return numbers.right_speed(stage, Trial(BINDING, tmp_path / "raw", lambda line: None))
@@ -309,7 +309,7 @@ def test_v2s_refuses_what_is_no_gain(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_v2s_refuses_a_time_without_a_graph(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    speed = timing.Speed(timing.measure([1.0] * 3), timing.measure([2.0] * 3), ((1.0, 2.0),) * 3, 4, "the kernel: operation not permitted")
+    speed = timing.Speed(measure([1.0] * 3), measure([2.0] * 3), ((1.0, 2.0),) * 3, 4, "the kernel: operation not permitted")
     monkeypatch.setattr(numbers, "compare_speed", lambda *args, **kwargs: speed)
     stage = Stage(BINDING, SUBJECT, "cuda", linear, None, None)
     result = numbers.right_speed(stage, Trial(BINDING, tmp_path / "raw", lambda line: None))
@@ -331,9 +331,9 @@ def test_a_failed_capture_is_said_and_the_function_is_timed_plainly(monkeypatch:
 
 
 def test_a_measure_leaves_out_one_interrupt_of_many_values() -> None:
-    found = timing.measure([1.0] * 14 + [50.0])
+    found = measure([1.0] * 14 + [50.0])
     assert (found.median, found.low, found.high, found.runs) == (1.0, 1.0, 1.0, 15)
-    assert timing.measure([1.0, 50.0]).high == 50.0
+    assert measure([1.0, 50.0]).high == 50.0
 
 
 def test_rounds_are_interleaved_and_weights_rotated() -> None:

@@ -19,6 +19,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "docs": ("vllm.dcu.ask.documents", "the generated parts of the documentation, checked or written"),
     "manifest": ("vllm.dcu.ask.manifest", "what build this is"),
     "verify": ("vllm.dcu.verify.verb", "the evidence ladder on this device"),
+    "profile": ("vllm.dcu.profile.verb", "where a decode step's milliseconds go, and what to do about it"),
     "bench": ("vllm.dcu.verify.bench", "the kernel against F.linear, shape by shape"),
 }
 

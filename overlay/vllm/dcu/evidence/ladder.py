@@ -12,6 +12,7 @@ import json
 import math
 import os
 import re
+import statistics
 import tempfile
 import time
 import traceback
@@ -38,6 +39,7 @@ __all__ = [
     "Trial",
     "climb",
     "failed",
+    "measure",
     "not_run",
     "passed",
     "write_whole",
@@ -86,6 +88,14 @@ class Measure:
             raise ValueError(f"better is {self.better!r}, neither 'lower' nor 'higher'")
         if not self.low <= self.median <= self.high or self.runs < 1:
             raise ValueError("a measure is the median of at least one value, between the lowest and the highest")
+
+
+def measure(values: Sequence[float], unit: str = "us", better: str = "lower") -> Measure:
+    """Median and range; the lowest and highest tenth of ten or more values are left out, as one interrupt is no spread."""
+    ordered = sorted(values)
+    cut = len(ordered) // 10
+    kept = ordered[cut : len(ordered) - cut]
+    return Measure(statistics.median(kept), kept[0], kept[-1], len(ordered), unit, better)
 
 
 Figure = bool | int | float | str | Measure

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from vllm.v1.engine.llm_engine import LLMEngine
 
-__all__ = ["main"]
+__all__ = ["engine_of", "main"]
 
 _PROMPT = "The first service of this device"
 
@@ -24,7 +24,7 @@ def main(argv: Sequence[str]) -> int:
     """Run what the file `argv[0]` asks for and write what was seen to `argv[1]`, whole or not at all."""
     spec = json.loads(Path(argv[0]).read_text(encoding="utf-8"))
     begun = time.monotonic()
-    engine = _engine(spec)
+    engine = engine_of(spec["model"], spec["arguments"], spec["mode"])
     seconds = time.monotonic() - begun
     _generate(engine, spec, "warm")
     before = _hits(spec["capability"])
@@ -43,7 +43,8 @@ def main(argv: Sequence[str]) -> int:
     return 0
 
 
-def _engine(spec: Mapping[str, Any]) -> "LLMEngine":
+def engine_of(model: str, serve: Sequence[str], mode: str) -> "LLMEngine":
+    """vLLM's engine in this process, with arguments of `vllm serve`; `mode` is `eager`, `compiled`, `captured`, or `served`: as the arguments say."""
     # As in a server: the platform's own kernels are there before any plugin runs.
     import vllm._custom_ops  # noqa: F401
     from vllm.engine.arg_utils import EngineArgs
@@ -52,10 +53,10 @@ def _engine(spec: Mapping[str, Any]) -> "LLMEngine":
 
     parser = EngineArgs.add_cli_args(FlexibleArgumentParser())
     # What only the server takes (its port, its template) is left alone.
-    known, _ = parser.parse_known_args(["--model", spec["model"], *spec["arguments"]])
-    known.enforce_eager = spec["mode"] == "eager"
+    known, _ = parser.parse_known_args(["--model", model, *serve])
+    known.enforce_eager = known.enforce_eager if mode == "served" else mode == "eager"
     arguments = EngineArgs.from_cli_args(known)
-    if spec["mode"] == "compiled":
+    if mode == "compiled":
         from vllm.config import CUDAGraphMode
 
         arguments.compilation_config.cudagraph_mode = CUDAGraphMode.NONE

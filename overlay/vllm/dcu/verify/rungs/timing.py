@@ -5,16 +5,15 @@ A round runs each weight copy once; where the device can capture, the round is o
 Python. Rounds of the two are interleaved A B A B, so that a clock that drifts drifts for both.
 """
 
-import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from vllm.dcu.evidence.ladder import Measure
+from vllm.dcu.evidence.ladder import Measure, measure
 
-__all__ = ["Speed", "compare_speed", "copy_bandwidth", "measure", "read_bandwidth"]
+__all__ = ["Speed", "compare_speed", "copy_bandwidth", "read_bandwidth"]
 
 _COLD_BYTES = 1 << 30
 """Bytes of weights between two uses of the same one: far more than any L2."""
@@ -34,14 +33,6 @@ class Speed:
     pairs: tuple[tuple[float, float], ...]
     copies: int
     uncaptured: str = ""
-
-
-def measure(values: Sequence[float], unit: str = "us", better: str = "lower") -> Measure:
-    """Median and range; the lowest and highest tenth of ten or more values are left out, as one interrupt is no spread."""
-    ordered = sorted(values)
-    cut = len(ordered) // 10
-    kept = ordered[cut : len(ordered) - cut]
-    return Measure(statistics.median(kept), kept[0], kept[-1], len(ordered), unit, better)
 
 
 def compare_speed(
