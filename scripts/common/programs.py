@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 import shutil
-import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
+from scripts.common.child import ask
 from scripts.common.childenv import for_build
 from scripts.common.tools import FOLDER
 
@@ -25,13 +25,7 @@ def locate(name: str, env: Mapping[str, str], tools: Path | None = None) -> Path
 
 def program_version(program: Path, env: Mapping[str, str]) -> str:
     """The first version number that `--version` prints, "" if none."""
-    try:
-        done = subprocess.run(
-            [str(program), "--version"], env=for_build(env), capture_output=True, text=True, errors="replace", check=False, timeout=60
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    match = re.search(r"\d+(?:\.\d+)+", done.stdout)
+    match = re.search(r"\d+(?:\.\d+)+", ask([program, "--version"], env=for_build(env), seconds=60).out)
     return match[0] if match else ""
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 import shlex
-import subprocess
 import tempfile
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 from scripts.common import errors, programs
+from scripts.common.child import ask
 from scripts.common.childenv import for_python
 from scripts.common.overlay import overlay_module
 from scripts.common.paths import TREE
@@ -244,15 +244,9 @@ def _active_class(m: Machine) -> str:
         "import sys; from vllm.platforms import current_platform as p; sys.stdout.write(f'\\n{type(p).__module__}.{type(p).__qualname__}')"
     )
     with tempfile.TemporaryDirectory(prefix="gfx936-doctor-") as folder:  # no vllm of the current folder
-        try:
-            done = subprocess.run(
-                [m.python.python, "-c", code], env=for_python(m.env), cwd=folder, capture_output=True, text=True, errors="replace",
-                check=False, timeout=300,
-            )  # fmt: skip
-        except (OSError, subprocess.TimeoutExpired) as error:
-            return f"not to be told ({type(error).__name__})"
-    lines = done.stdout.splitlines()
-    return lines[-1] if done.returncode == 0 and lines else f"not to be told ({(done.stderr.strip().splitlines() or ['no output'])[-1]})"
+        done = ask([m.python.python, "-c", code], env=for_python(m.env), cwd=folder, seconds=300)
+    lines = done.out.splitlines()
+    return lines[-1] if done.code == 0 and lines else f"not to be told ({done.last})"
 
 
 CHECKS: tuple[Callable[[Machine], Finding], ...] = (

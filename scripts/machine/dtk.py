@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from scripts.common import errors
+from scripts.common.child import ask
 from scripts.common.childenv import for_build
 from scripts.machine.envsh import source
 from scripts.machine.nodes import system
@@ -145,13 +145,8 @@ def hip_lang_root(dtk: Dtk) -> Path | None:
 
 def version_line(compiler: Path, env: Mapping[str, str]) -> str:
     """First line of the compiler's `--version`; "" when it cannot be run."""
-    try:
-        done = subprocess.run(
-            [str(compiler), "--version"], env=for_build(env), capture_output=True, text=True, errors="replace", check=False, timeout=60
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return (done.stdout.splitlines() or [""])[0].strip() if done.returncode == 0 else ""
+    done = ask([compiler, "--version"], env=for_build(env), seconds=60)
+    return (done.out.splitlines() or [""])[0].strip() if done.code == 0 else ""
 
 
 def made_for(compiler: Path, arch: str, env: Mapping[str, str]) -> tuple[str, str]:
@@ -166,21 +161,11 @@ def made_for(compiler: Path, arch: str, env: Mapping[str, str]) -> tuple[str, st
             str(compiler), "-x", "hip", f"--offload-arch={arch}", "--cuda-device-only", "--no-gpu-bundle-output",
             "-nogpuinc", "-nogpulib", "-S", str(kernel), "-o", str(assembly),
         ]  # fmt: skip
-        try:
-            done = subprocess.run(
-                argv,
-                env=for_build(env),
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                text=True,
-                errors="replace",
-                check=False,
-                timeout=300,
-            )
-        except (OSError, subprocess.TimeoutExpired) as error:
-            return "", f"{compiler.name} cannot be run: {type(error).__name__}"
-        if done.returncode or not assembly.is_file():
-            lines = [line for line in done.stderr.splitlines() if "error:" in line] or [f"it ended with {done.returncode}"]
+        done = ask(argv, env=for_build(env), seconds=300)
+        if done.why:
+            return "", f"{compiler.name}: {done.why}"
+        if done.code or not assembly.is_file():
+            lines = [line for line in done.err.splitlines() if "error:" in line] or [f"it ended with {done.code}"]
             return "", lines[0].strip()
         match = re.search(r'\.amdgcn_target\s+"[^"]*--([^"]+)"', assembly.read_text(encoding="utf-8", errors="replace"))
     return (match[1].split(":")[0], "") if match else ("", "its assembly names no target")

@@ -5,12 +5,12 @@ from __future__ import annotations
 import functools
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from scripts.common.child import ask
 from scripts.common.childenv import absolute, for_python
 from scripts.common.overlay import overlay_module
 
@@ -135,24 +135,10 @@ def facts(python: str, env: Mapping[str, str] | None = None) -> Facts:
 
 @functools.lru_cache(maxsize=8)
 def _facts(python: str, env: tuple[tuple[str, str], ...]) -> Facts:
-    try:
-        done = subprocess.run(
-            [python, "-c", _PROBE, _MARK, " ".join(VENDOR)],
-            env=for_python(dict(env)),
-            cwd="/",
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            check=False,
-            timeout=300,
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return Facts(python, error=f"cannot be run: {type(error).__name__}")
-    line = next((line for line in reversed(done.stdout.splitlines()) if line.startswith(_MARK)), None)
+    done = ask([python, "-c", _PROBE, _MARK, " ".join(VENDOR)], env=for_python(dict(env)), cwd="/", seconds=300)
+    line = next((line for line in reversed(done.out.splitlines()) if line.startswith(_MARK)), None)
     if line is None:
-        last = (done.stderr.strip().splitlines() or ["no output"])[-1]
-        return Facts(python, error=f"ended with {done.returncode}: {last}")
+        return Facts(python, error=done.why or f"ended with {done.code}: {done.last}")
     raw = json.loads(line[len(_MARK) :])
     return Facts(
         python,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import email
 import json
 import shlex
-import subprocess
 import sys
 import tempfile
 import zipfile
@@ -17,6 +16,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
 from scripts.common import errors
+from scripts.common.child import ask
 from scripts.common.childenv import for_python
 from scripts.common.files import atomic_write
 from scripts.common.paths import shown
@@ -65,22 +65,12 @@ def import_check(wheel: Path, python: Facts, env: Mapping[str, str]) -> dict[str
             archive.extractall(folder, names)
         modules = [name[: name.index(".")].replace("/", ".") for name in names if name.endswith(".so")]
         argv = [python.python, "-c", _IMPORT, folder, *sorted(modules)]
-        done = subprocess.run(
-            argv,
-            env=for_python(env),
-            cwd=folder,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            check=False,
-            timeout=600,
-        )
-        line = next((row for row in reversed(done.stdout.splitlines()) if row.startswith("gfx936-import:")), None)
+        done = ask(argv, env=for_python(env), cwd=folder, seconds=600)
+        line = next((row for row in reversed(done.out.splitlines()) if row.startswith("gfx936-import:")), None)
         if line is None:
             raise errors.CheckFailed(
                 f"{wheel.name} cannot be imported by {python.name}",
-                (done.stderr.strip().splitlines() or [f"it ended with {done.returncode}"])[-1],
+                done.last if done.why or done.err.strip() else f"it ended with {done.code}",
                 "read the line above; `make doctor TARGET=rocm` checks the Python in use",
             )
         result = json.loads(line.partition(":")[2])

@@ -11,8 +11,6 @@ import ast
 import hashlib
 import json
 import re
-import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -22,6 +20,7 @@ from typing import Any
 
 from scripts.common.overlay import overlay_module
 from scripts.drift.contracts import arch_truth
+from scripts.drift.contracts.alone import Unanswered, say_of
 from scripts.drift.contracts.model import BLOCK, INFO, OPEN, REVIEW, Fact, Facts, Finding, Tree, changes, closing, hunk
 
 ID = "arch-flow"
@@ -30,6 +29,8 @@ SPELLINGS = ("gfx936", "gfx936:sramecc+:xnack-")
 #: An arch that no release supports; what is true for it is true for every ROCm device.
 UNKNOWN = "gfx1033"
 OTHERS = ("gfx942",)
+#: For all archs together; a reader that does not end is stopped long before (`flow.py`).
+SECONDS = 600.0
 #: Modules that see the string itself are run for its bare spelling too.
 STRING = re.compile(rb"gcnArchName|target_graphics|_ARCH\b|gcn_?arch|get_current_target|getenv|environ", re.I)
 ROCM = "vllm/platforms/rocm.py"
@@ -188,21 +189,10 @@ def flowed(tree: Tree) -> dict[str, dict[str, list[str]]]:
     plans = {SPELLINGS[0]: bare} | dict.fromkeys((SPELLINGS[1], UNKNOWN, *OTHERS), whole)
     with tempfile.TemporaryDirectory() as folder:
         tree.write(Path(folder), "vllm/platforms", "vllm/envs.py", "vllm/_aiter_ops.py", "vllm/dcu", *readers(tree))
-        script = Path(__file__).with_name("flow.py")
-        done = subprocess.run(
-            [sys.executable, "-I", "-S", str(script), folder],
-            input=json.dumps(plans),
-            capture_output=True,
-            text=True,
-            errors="replace",
-            env={"HOME": folder},
-            cwd=folder,
-            timeout=300,
-            check=False,
-        )
-    if done.returncode:
-        return {SPELLINGS[1]: {":": ["open: " + (done.stderr.strip().splitlines() or ["no message"])[-1][:200]]}}
-    said: dict[str, dict[str, list[str]]] = json.loads(done.stdout)
+        try:
+            said: dict[str, dict[str, list[str]]] = say_of("flow.py", folder, seconds=SECONDS, given=json.dumps(plans))
+        except Unanswered as error:
+            return {SPELLINGS[1]: {":": [f"open: {error}"]}}
     return said
 
 
@@ -256,7 +246,7 @@ def _judged(tree: Tree) -> set[str]:
     """What `arch-truth` evaluates already, with sample arguments."""
     try:
         truths = arch_truth.probe(tree, arch_truth.ARCH)["truth"]
-    except arch_truth.ProbeFailed:
+    except Unanswered:
         return set()
     prefixes = {"rocm": "vllm.platforms.rocm:", "RocmPlatform": "vllm.platforms.rocm:RocmPlatform.", "aiter": "vllm._aiter_ops:"}
     return {prefixes[k.split(".")[0]] + k.split(".", 1)[1].removesuffix("()") for k in truths if "." in k}

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from itertools import groupby
 
 from scripts.drift.contracts import arch_truth
+from scripts.drift.contracts.alone import Unanswered
 from scripts.drift.contracts.model import INFO, REVIEW, Fact, Facts, Finding, Tree, line_of
 
 ID = "arch-sites"
@@ -67,7 +68,7 @@ def _truths(tree: Tree) -> dict[str, bool]:
     """Answers for gfx936 of everything importable from the platform file that takes no argument."""
     try:
         answers = arch_truth.probe(tree, arch_truth.ARCH)["truth"]
-    except arch_truth.ProbeFailed:
+    except Unanswered:
         return {}
     return {
         key.removeprefix("rocm.").removesuffix("()"): answer["value"]

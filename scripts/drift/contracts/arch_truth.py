@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
 import tempfile
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+from scripts.drift.contracts.alone import Unanswered, say_of
 from scripts.drift.contracts.model import BLOCK, INFO, REVIEW, Fact, Facts, Finding, Tree, changes, hunk
 
 ID = "arch-truth"
@@ -28,30 +27,19 @@ PROBED_FILES = ("vllm/platforms", "vllm/envs.py", "vllm/_aiter_ops.py", "vllm/dc
 CHOICES = ("rocm._get_backend_priorities()", "RocmPlatform.get_vit_attn_backend()", "RocmPlatform.opaque_attention_op()")
 
 
-class ProbeFailed(Exception):
-    """Upstream's platform code did not run under the probe: the question is open, which is a BLOCK."""
+SECONDS = 120.0
 
 
 @cache
 def probe(tree: Tree, arch: str) -> dict[str, Any]:
-    """Evaluate one tree for one arch in a child process with an empty environment."""
+    """Evaluate one tree for one arch in a child process with an empty environment.
+
+    Raises:
+        Unanswered: upstream's platform code did not run under the probe: the question is open, which is a BLOCK.
+    """
     with tempfile.TemporaryDirectory() as folder:
         tree.write(Path(folder), *PROBED_FILES)
-        script = Path(__file__).with_name("probe.py")
-        done = subprocess.run(
-            [sys.executable, "-I", "-S", str(script), folder, arch],
-            capture_output=True,
-            text=True,
-            errors="replace",
-            env={"HOME": folder},
-            cwd=folder,
-            timeout=120,
-            check=False,
-        )
-    if done.returncode != 0:
-        last = done.stderr.strip().splitlines()[-1:] or ["no message"]
-        raise ProbeFailed(last[0])
-    answers: dict[str, Any] = json.loads(done.stdout)
+        answers: dict[str, Any] = say_of("probe.py", folder, arch, seconds=SECONDS)
     return answers
 
 
@@ -60,7 +48,7 @@ def collect(tree: Tree) -> list[Fact]:
     try:
         ours = _both(probe(tree, ARCH)["truth"], probe(tree, SPELLED)["truth"])
         others = [probe(tree, arch)["truth"] for arch in OTHERS]
-    except ProbeFailed as error:
+    except Unanswered as error:
         return [Fact(ID, "probe", str(error), "vllm/platforms/rocm.py", 1)]
     facts = []
     for key, answer in ours.items():

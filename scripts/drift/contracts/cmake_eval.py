@@ -6,14 +6,15 @@ toolchain exists, is the device-code audit's business; this evaluation is what e
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
-import subprocess
 import tempfile
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
+from scripts.common.child import ask
 from scripts.common.programs import cmake_error
 from scripts.drift.contracts.model import Tree
 
@@ -80,18 +81,11 @@ def evaluate(tree: Tree, arch: str = ARCH) -> Build:
         (root / "upstream.cmake").write_text(text, encoding="utf-8")
         shutil.copyfile(Path(__file__).with_name("record.cmake"), root / "CMakeLists.txt")
         out = Path(folder) / "record"
-        done = subprocess.run(
-            [cmake, "-S", str(root), "-B", str(build), f"-DARCHES={arch}", f"-DOUT={out}", f"-DROCM_PATH={toolkit}"],
-            capture_output=True,
-            text=True,
-            errors="replace",
-            cwd=folder,
-            timeout=120,
-            check=False,
-        )
+        argv = [cmake, "-S", root, "-B", build, f"-DARCHES={arch}", f"-DOUT={out}", f"-DROCM_PATH={toolkit}"]
+        done = ask(argv, seconds=120, env=os.environ, cwd=folder)
         record = out.read_text() if out.exists() else ""
     if not record.rstrip().endswith("done"):
-        raise EvaluationFailed(cmake_error(done.stderr.replace(f"{folder}/", "")) or "cmake stopped silently")
+        raise EvaluationFailed(done.why or cmake_error(done.err.replace(f"{folder}/", "")) or "cmake stopped silently")
     return _parse(record, [str(build) + "/", str(root) + "/"], tree)
 
 

@@ -6,6 +6,7 @@ import json
 import re
 
 from scripts.drift.contracts import arch_truth
+from scripts.drift.contracts.alone import Unanswered
 from scripts.drift.contracts.model import BLOCK, INFO, REVIEW, Fact, Facts, Finding, Tree, changes, line_of
 from scripts.drift.contracts.touches import variables
 
@@ -19,7 +20,7 @@ def collect(tree: Tree) -> list[Fact]:
     try:
         defaults = arch_truth.probe(tree, arch_truth.ARCH)["env"]
         again = arch_truth.probe(tree, arch_truth.OTHERS[0])["env"]
-    except arch_truth.ProbeFailed:
+    except Unanswered:
         return []  # arch-truth reports it
     text = tree.text(FILE)
     facts = [f for name in sorted(set().union(*variables()) - set(defaults)) if (f := _read_elsewhere(tree, name))]

@@ -7,19 +7,27 @@ stand-ins cannot decide, up to a limit; an outcome is what it returns (or sets o
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.util
 import inspect
 import json
 import os
 import re
+import resource
+import select
 import signal
 import sys
 import types
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 PATHS, DECISIONS = 6, 24
+#: Seconds without a word after which a child is stopped, and how often a plan is taken up again.
+SILENCE, ATTEMPTS = 8.0, 5
+MEMORY = 4 << 30
+LATE = "it does not come to an end"
 
 
 def load_probe() -> Any:
@@ -66,8 +74,8 @@ class Explorer:
         return True
 
 
-class Late(Exception):
-    """A reader ran too long."""
+class Late(BaseException):
+    """A reader ran too long. No `except Exception` of upstream's takes it."""
 
 
 def stop(*_: Any) -> None:
@@ -115,7 +123,9 @@ def outcomes(run: Any) -> list[str]:
             except probe.Unknown as error:
                 said = f"open: {error}"
             except Late:
-                said = "open: it runs too long"
+                alarm(0)
+                found.append(f"open: {LATE}")
+                break
             except RecursionError:
                 said = "open: it recurs"
             except (ValueError, RuntimeError, NotImplementedError, AssertionError, ImportError) as error:
@@ -183,57 +193,119 @@ def reader(module: types.ModuleType, name: str) -> list[str]:
     return outcomes(lambda: value)
 
 
-def run(root: str, arch: str, plan: dict[str, list[str]]) -> dict[str, list[str]]:
+def alarm(seconds: float) -> None:
+    """Raise `Late` after so many seconds, and again and again: upstream's code may swallow it. 0: never."""
+    signal.setitimer(signal.ITIMER_REAL, seconds, 0.2 if seconds else 0)
+
+
+def run(root: str, arch: str, plan: dict[str, list[str]], tell: Callable[[str, list[str] | None], None]) -> None:
+    """Run a plan: `tell(key, None)` before a module or reader, `tell(key, outcomes)` after it."""
     install(root, arch, list(plan))
-    found: dict[str, list[str]] = {}
     signal.signal(signal.SIGALRM, stop)
     for name, readers in plan.items():
         if not readers:
             continue
+        tell(f"{name}:", None)
         try:
-            signal.setitimer(signal.ITIMER_REAL, 5)
+            alarm(5)
             probe.Thing.explorer = Explorer()  # a module's own conditions: what is unknown is false
             module = importlib.import_module(name)
         except BaseException as error:
-            found[f"{name}:"] = [f"open: the module does not run ({type(error).__name__}: {error})"[:200]]
+            tell(f"{name}:", [f"open: the module does not run ({said_of(error)})"[:200]])
             continue
         finally:
-            signal.setitimer(signal.ITIMER_REAL, 0)
+            alarm(0)
             probe.Thing.explorer = None
         for item in readers:
+            tell(f"{name}:{item}", None)
             try:
-                signal.setitimer(signal.ITIMER_REAL, 2)
-                found[f"{name}:{item}"] = reader(module, item)
+                alarm(2)
+                said = reader(module, item)
             except KeyError:
                 continue  # defined only under a condition that does not hold here
             except BaseException as error:
-                found[f"{name}:{item}"] = [f"open: {type(error).__name__}"]
+                said = [f"open: {said_of(error)}"]
             finally:
-                signal.setitimer(signal.ITIMER_REAL, 0)
+                alarm(0)
+            tell(f"{name}:{item}", said)
+
+
+def said_of(error: BaseException) -> str:
+    return LATE if isinstance(error, Late) else f"{type(error).__name__}: {error}".removesuffix(": ")
+
+
+def child(root: str, arch: str, plan: dict[str, list[str]], pipe: int) -> None:
+    """In a process of its own: a line for each step, then one that says it is done. What cannot start at all is said as a reader ""."""
+    os.setsid()
+    null = os.open(os.devnull, os.O_RDWR)
+    for number in (0, 1, 2):
+        os.dup2(null, number)
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+
+    def tell(key: str, outcomes: list[str] | None) -> None:
+        os.write(pipe, json.dumps([key, outcomes]).encode() + b"\n")
+
+    try:
+        run(root, arch, plan, tell)
+    except BaseException as error:
+        tell(":", [f"open: {said_of(error)}"[:300]])
+    os.write(pipe, b"[]\n")
+    os._exit(0)
+
+
+def attempt(root: str, arch: str, plan: dict[str, list[str]], found: dict[str, list[str]]) -> str:
+    """Run the plan in a child, outcomes into `found`. Returns the step at which the child fell silent or died; "" when it came to its end."""
+    read, write = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.close(read)
+        child(root, arch, plan, write)
+    os.close(write)
+    at, rest, ended = ":", b"", False
+    try:
+        while not ended and select.select([read], [], [], SILENCE)[0]:
+            data = os.read(read, 1 << 16)
+            if not data:
+                break
+            *lines, rest = (rest + data).split(b"\n")
+            for line in map(json.loads, lines):
+                if not line:
+                    ended = True
+                elif line[1] is None:
+                    at = line[0]
+                else:
+                    found[line[0]] = line[1]
+    finally:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+        os.close(read)
+        os.waitpid(pid, 0)
+    return "" if ended else at
+
+
+def follow(root: str, arch: str, plan: dict[str, list[str]]) -> dict[str, list[str]]:
+    """Outcomes of a plan. What makes the child fall silent, or kills it, is open by name, and the rest is run without it."""
+    found: dict[str, list[str]] = {}
+    for _ in range(ATTEMPTS):
+        at = attempt(root, arch, plan, found)
+        if not at:
+            return found
+        found[at] = [f"open: {LATE}, or ends its process"]
+        module, _, item = at.rpartition(":")
+        if not module:
+            return found
+        gone = [r for r in plan[module] if not item or f"{module}:{r}" in found]
+        plan = {m: [r for r in rs if not (m == module and r in gone)] for m, rs in plan.items() if m == module or f"{m}:" not in found}
+        plan = {m: [r for r in rs if f"{m}:{r}" not in found] for m, rs in plan.items()}
+    found[":"] = [f"open: {ATTEMPTS} readers did not come to an end; the rest was not run"]
     return found
 
 
 def main(root: str) -> None:
     plans: dict[str, dict[str, list[str]]] = json.load(sys.stdin)
-    said: dict[str, Any] = {}
-    for arch, plan in plans.items():
-        read, write = os.pipe()
-        child = os.fork()
-        if child == 0:
-            os.close(read)
-            sys.stdout = sys.stderr = open(os.devnull, "w")  # noqa: PTH123, SIM115
-            try:
-                data = json.dumps(run(root, arch, plan))
-            except BaseException as error:
-                data = json.dumps({":": [f"open: {type(error).__name__}: {error}"[:300]]})
-            with os.fdopen(write, "w") as pipe:
-                pipe.write(data)
-            os._exit(0)
-        os.close(write)
-        with os.fdopen(read) as pipe:
-            said[arch] = json.loads(pipe.read() or "{}")
-        os.waitpid(child, 0)
-    sys.stdout.write(json.dumps(said))
+    sys.stdout.write(json.dumps({arch: follow(root, arch, plan) for arch, plan in plans.items()}))
 
 
 if __name__ == "__main__":

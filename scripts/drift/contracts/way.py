@@ -7,19 +7,19 @@ the stand-ins do not know is *not evaluated*; a layer whose call does not arrive
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import tempfile
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from scripts.common.paths import ROOT
+from scripts.drift.contracts.alone import Unanswered, say_of
 from scripts.drift.contracts.model import BLOCK, OPEN, Fact, Facts, Finding, Tree, line_of
 from scripts.drift.contracts.touches import touched
 
 ID = "way"
 ARCH = "gfx936"
+SECONDS = 120.0
 HOLDS = ("layer:", "operator", "platform")
 UTILS = "vllm/model_executor/layers/utils.py"
 PLATFORMS = "vllm/platforms/__init__.py"
@@ -57,20 +57,10 @@ def walked(tree: Tree) -> dict[str, Any]:
                 target = folder / path.relative_to(ROOT / "overlay")
                 target.parent.mkdir(parents=True, exist_ok=True)
                 target.write_bytes(path.read_bytes())
-        script = Path(__file__).with_name("walk.py")
-        done = subprocess.run(
-            [sys.executable, "-I", "-S", str(script), name, ARCH],
-            capture_output=True,
-            text=True,
-            errors="replace",
-            env={"HOME": name},
-            cwd=name,
-            timeout=120,
-            check=False,
-        )
-    if done.returncode:
-        return {"error": (done.stderr.strip().splitlines() or ["no message"])[-1].replace(name, "")[:300]}
-    said: dict[str, Any] = json.loads(done.stdout)
+        try:
+            said: dict[str, Any] = say_of("walk.py", name, ARCH, seconds=SECONDS)
+        except Unanswered as error:
+            return {"error": str(error)}
     return said
 
 
