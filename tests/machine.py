@@ -123,7 +123,7 @@ def distribution(site: Path, name: str, version: str, files: Mapping[str, str] |
 _TORCH = """import os, types
 if {library!r} not in os.environ.get("LD_LIBRARY_PATH", "").split(":"):
     raise ImportError("libgalaxyhip.so.5: cannot open shared object file: No such file or directory")
-__version__ = "2.10.0+das.dtk2604"
+__version__ = {version!r}
 __path__ = []
 version = types.SimpleNamespace(hip="6.3.26093", cuda=None)
 _C = types.SimpleNamespace(_cuda_getArchFlags=lambda: "gfx936")
@@ -169,13 +169,13 @@ class Box:
             usable(self.root, "".join(path))
 
 
-def box(folder: Path, torch: str = _TORCH) -> Box:
-    """A whole and fit machine below `folder`; tests take something away from it."""
+def box(folder: Path, torch: str = _TORCH, version: str = GOOD["torch"]) -> Box:
+    """A whole and fit machine below `folder`, with a torch of this version; tests take something away from it."""
     root = usable(folder / "root")
     env_sh(fake_toolchain(root / "opt" / "dtk"))
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder / "venv")], check=True)
     python = folder / "venv" / "bin" / "python"
-    distribution(site_of(python), "torch", "2.10.0+das.dtk2604", {"torch/__init__.py": torch.format(library=f"{root}/opt/dtk/lib")})
+    distribution(site_of(python), "torch", version, {"torch/__init__.py": torch.format(library=f"{root}/opt/dtk/lib", version=version)})
     distribution(site_of(python), "numpy", "1.26.4", {"numpy.py": ""})
     distribution(site_of(python), "pip", "23.0", {"pip/__init__.py": ""})
     tools = folder / "tools"

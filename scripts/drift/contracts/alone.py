@@ -22,7 +22,7 @@ def say_of(script: str, folder: str, *words: str, seconds: float, given: str = "
     Raises:
         Unanswered: it failed, or did not end in time.
     """
-    argv = [sys.executable, "-I", "-S", Path(__file__).with_name(script), folder, *words]
+    argv: list[str | Path] = [sys.executable, "-I", "-S", Path(__file__).with_name(script), folder, *words]
     done = ask(argv, seconds=seconds, env={"HOME": folder}, cwd=folder, given=given)
     if done.code != 0:
         raise Unanswered(done.last.replace(folder, "")[:300])

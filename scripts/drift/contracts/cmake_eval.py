@@ -81,7 +81,7 @@ def evaluate(tree: Tree, arch: str = ARCH) -> Build:
         (root / "upstream.cmake").write_text(text, encoding="utf-8")
         shutil.copyfile(Path(__file__).with_name("record.cmake"), root / "CMakeLists.txt")
         out = Path(folder) / "record"
-        argv = [cmake, "-S", root, "-B", build, f"-DARCHES={arch}", f"-DOUT={out}", f"-DROCM_PATH={toolkit}"]
+        argv: list[str | Path] = [cmake, "-S", root, "-B", build, f"-DARCHES={arch}", f"-DOUT={out}", f"-DROCM_PATH={toolkit}"]
         done = ask(argv, seconds=120, env=os.environ, cwd=folder)
         record = out.read_text() if out.exists() else ""
     if not record.rstrip().endswith("done"):
