@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import tempfile
 import time
 from pathlib import Path
 
@@ -44,14 +45,24 @@ def test_a_module_that_does_not_end_is_a_row_of_its_own() -> None:
 
 
 @pytest.mark.parametrize("contract", [arch_truth, way, arch_flow], ids=lambda c: c.ID)
-def test_a_probe_that_does_not_end_is_stopped_and_says_so(monkeypatch: pytest.MonkeyPatch, contract: object) -> None:
+def test_a_probe_that_does_not_end_is_stopped_and_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, contract: object) -> None:
     """The platform file itself hangs: nothing can be asked, which is a BLOCK, or open, and never an empty list."""
     pinned = tree(read_pin().version)
     planted = edited(pinned, {"vllm/platforms/rocm.py": ("logger = init_logger(__name__)", "while True:\n    pass")})
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setattr(contract, "SECONDS", 1.0)
     monkeypatch.setattr(arch_truth, "SECONDS", 1.0)
     rows = contract.judge(Facts("base"), Facts("planted", tuple(contract.collect(planted))))  # type: ignore[attr-defined]
     assert {f.level for f in rows if "did not end within 1 s and was stopped" in f.sentence} == {OPEN if contract is arch_flow else BLOCK}
+    left = [p for p in Path("/proc").glob("[0-9]*/cmdline") if str(tmp_path).encode() in _bytes(p)]
+    assert left == [], "what a stopped probe had started is stopped with it"
+
+
+def _bytes(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError:
+        return b""
 
 
 def test_a_child_is_stopped_with_what_it_started(tmp_path: Path) -> None:

@@ -236,7 +236,6 @@ def said_of(error: BaseException) -> str:
 
 def child(root: str, arch: str, plan: dict[str, list[str]], pipe: int) -> None:
     """In a process of its own: a line for each step, then one that says it is done. What cannot start at all is said as a reader ""."""
-    os.setsid()
     null = os.open(os.devnull, os.O_RDWR)
     for number in (0, 1, 2):
         os.dup2(null, number)
@@ -276,9 +275,7 @@ def attempt(root: str, arch: str, plan: dict[str, list[str]], found: dict[str, l
                 else:
                     found[line[0]] = line[1]
     finally:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(pid, signal.SIGKILL)
-        with contextlib.suppress(ProcessLookupError):
+        with contextlib.suppress(ProcessLookupError):  # it stays in our group: who stops us stops it too
             os.kill(pid, signal.SIGKILL)
         os.close(read)
         os.waitpid(pid, 0)
