@@ -19,13 +19,15 @@ import tracemalloc
 import types
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 __all__ = ["Row", "main", "measure"]
 
 LIMIT = 0.2
 """The gate may cost this share of upstream's selection."""
+BESIDE = (16384, 5120)
+"""A weight with a record for each N from 1 to 4."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,8 @@ class Row:
 
 _native_device = [False]
 """Whether upstream's function sees a device of its own just now."""
+_result: list[Any] = [None]
+"""What every stand-in returns just now."""
 
 
 @contextmanager
@@ -56,28 +60,33 @@ def choice_only() -> Iterator[tuple[Callable[..., Any], Callable[..., Any]]]:
     import vllm.model_executor.layers.utils as layers
     from vllm.dcu import gate
     from vllm.dcu.dispatch.context import Context, NativeOp
-    from vllm.dcu.records.catalog import CATALOG
-    from vllm.dcu.records.kernels import LLMM1
+    from vllm.dcu.records.catalog import CATALOG, MISSION, semantics_of
+    from vllm.dcu.records.kernels import GEMV, LLMM1
+    from vllm.dcu.records.record import Contract
 
-    done = torch.empty(1, 34816, dtype=torch.bfloat16, device="cpu")
     rocm = types.ModuleType("vllm.platforms.rocm")
     rocm.on_gfx9 = lambda: _native_device[0]  # type: ignore[attr-defined]
     rocm.on_gfx950 = lambda: False  # type: ignore[attr-defined]
     known = sys.modules.get("vllm.platforms.rocm"), torch.nn.functional.linear, layers.num_compute_units, layers.ops
-    layers.ops = types.SimpleNamespace(wvSplitK=lambda weight, x, units, bias: done)
+    layers.ops = types.SimpleNamespace(wvSplitK=lambda weight, x, units, bias: _result[0])
     sys.modules["vllm.platforms.rocm"] = rocm
-    torch.nn.functional.linear = lambda x, weight, bias=None: done  # type: ignore[assignment]
+    torch.nn.functional.linear = lambda x, weight, bias=None: _result[0]  # type: ignore[assignment]
     layers.num_compute_units = lambda device_id=0: 80
+    beside = tuple(
+        replace(MISSION, id=f"n{n}", kernel=GEMV.name, semantics=semantics_of(GEMV), contract=Contract("bfloat16", n, *BESIDE, args={"variant": 0}))
+        for n in range(1, 5)
+    )
     context = Context(
         arch="gfx936",
         device_type="cpu",
         toolchain=CATALOG[0].target.toolchain,
-        ops={LLMM1.op: NativeOp(LLMM1.schema, lambda weight, x, rows: done)},
+        ops={kernel.op: NativeOp(kernel.schema, lambda weight, x, argument: _result[0]) for kernel in (LLMM1, GEMV)},
         code_objects=frozenset({"gfx936"}),
+        own_code_objects=frozenset({"gfx936"}),
         simulated="dispatch benchmark: stand-in operators that compute nothing",
     )
     try:
-        yield layers.rocm_unquantized_gemm_impl, gate.build(context).gemm
+        yield layers.rocm_unquantized_gemm_impl, gate.build(context, CATALOG + beside).gemm
     finally:
         if known[0] is None:
             del sys.modules["vllm.platforms.rocm"]
@@ -95,6 +104,9 @@ def cases() -> dict[str, tuple[Any, Any, Any]]:
 
     return {
         "hit: MLP gate/up, N=1": (tensor(1, 5120), tensor(34816, 5120), None),
+        "hit: four N side by side, N=1": (tensor(1, 5120), tensor(*BESIDE), None),
+        "hit: four N side by side, N=4": (tensor(4, 5120), tensor(*BESIDE), None),
+        "miss: four N side by side, N=64": (tensor(64, 5120), tensor(*BESIDE), None),
         "miss: MLP gate/up, N=64": (tensor(64, 5120), tensor(34816, 5120), None),
         "miss: MLP down, N=1": (tensor(1, 17408), tensor(5120, 17408), None),
         "miss: MLP down, N=64": (tensor(64, 17408), tensor(5120, 17408), None),
@@ -133,7 +145,7 @@ def measure(rounds: int, calls: int, envs_cached: bool) -> list[Row]:
     try:
         with choice_only() as (upstream, gate):
             for name, args in cases().items():
-                _native_device[0] = name.startswith("hit")
+                _native_device[0], _result[0] = name.startswith("hit"), args[0].new_empty(len(args[0]), len(args[1]))
                 for function in (upstream, gate):
                     _round(function, args, calls)
                 pairs = [(_round(upstream, args, calls), _round(gate, args, calls)) for _ in range(rounds)]

@@ -17,19 +17,25 @@ with warnings.catch_warnings():
 
 from vllm.dcu.dispatch.context import Context, NativeOp
 from vllm.dcu.dispatch.countfiles import Count
-from vllm.dcu.records.catalog import MISSION
-from vllm.dcu.records.kernels import LLMM1
-from vllm.dcu.records.record import Toolchain
+from vllm.dcu.records.catalog import MISSION, semantics_of
+from vllm.dcu.records.kernels import GEMV, LLMM1
+from vllm.dcu.records.record import Contract, Record, Toolchain, Verdict
 
 # Shapes here are tiny or counted, never timed: one thread is faster than waking a pool that other processes share.
 torch.set_num_threads(1)
 
-__all__ = ["FIRST", "SMALL", "K", "M", "Native", "context", "layers", "registered", "tallied"]
+__all__ = ["FIRST", "SMALL", "K", "M", "Native", "context", "gemv_record", "layers", "registered", "tallied"]
 
 FIRST = MISSION
 M, K = 64, 128
 SMALL = replace(FIRST, id="small", contract=replace(FIRST.contract, m=M, k=K))
 """The first record's conditions, on a shape that a CPU computes at once."""
+
+
+def gemv_record(n: int, variant: int = 0, verdict: Verdict = Verdict.OPEN) -> Record:
+    """A record of our own kernel on that shape, for `n` rows."""
+    contract = Contract("bfloat16", n, M, K, args={"variant": variant})
+    return replace(SMALL, id=f"n{n}-v{variant}", kernel=GEMV.name, semantics=semantics_of(GEMV), contract=contract, verdict=verdict)
 
 
 @dataclass
@@ -50,8 +56,9 @@ def context(native: Any, device_type: str = "cpu", **changes: Any) -> Context:
         arch="gfx936",
         device_type=device_type,
         toolchain=Toolchain("2.10.0", "6.2.0", "0.18.1"),
-        ops={LLMM1.op: NativeOp(LLMM1.schema, native)},
+        ops={kernel.op: NativeOp(kernel.schema, native) for kernel in (LLMM1, GEMV)},
         code_objects=frozenset({"gfx936"}),
+        own_code_objects=frozenset({"gfx936"}),
         simulated="runtime test: no device, a stand-in operator",
     )
     return replace(there, **changes)

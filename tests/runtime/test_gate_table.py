@@ -12,14 +12,16 @@ from vllm.dcu import gate
 from vllm.dcu.dispatch.countfiles import CELLS
 from vllm.dcu.dispatch.reasons import CALL_REASONS
 from vllm.dcu.env import Mode, Switches
+from vllm.dcu.records.record import Verdict
 
 from tests.mutate import Mutant, load, mutants
-from tests.runtime.dcu import SMALL, K, M, Native, context, tallied
+from tests.runtime.dcu import SMALL, K, M, Native, context, gemv_record, tallied
 from tests.runtime.gate_table import FAILING, TABLE, Case, check, same, w_, x_
 
 SOURCE = Path(gate.__file__)
 
 EQUIVALENT = {
+    "_decide: n is not None and record is not default: without its part 1": "None was taken out just before; it is said for the type checker",
     "_refusal: shape != slot.x_shape: always": "what is asked inside holds for [N, K] too",
     "rocm_unquantized_gemm_dcu: out if x.dim() == 2 else out.view(*x.shape[:-1], slot.m): never": "viewing [1, M] as [1, M] is no change",
     "rocm_unquantized_gemm_dcu: x if x.dim() == 2 else x.view(slot.rows, slot.k): never": "viewing [1, K] as [1, K] is no change",
@@ -58,6 +60,7 @@ def behaves(module: ModuleType) -> None:
     survives_what_linear_refuses_too(module)
     counts_without_room(module)
     reports_a_frequent_miss_once(module)
+    stands_side_by_side(module)
 
 
 class Odd(torch.Tensor):
@@ -162,6 +165,41 @@ def survives_what_linear_refuses_too(module: ModuleType) -> None:
     assert tallied(built.tally.snapshot()) == {"undecidable": 2, "hit": 1}
 
 
+def stands_side_by_side(module: ModuleType) -> None:
+    """Another kernel for each N of a weight, that N exactly; a raise closes them all, and without cells for each none is kept."""
+    native, broken = Native(), []
+    records = (SMALL, gemv_record(2, 9), gemv_record(4, 13), gemv_record(5, 1, Verdict.CLOSED))
+    built = module.build(context(native), records)
+    for _ in range(2):
+        for n in (1, 2, 3, 4, 5):
+            built.gemm(x_(n, K), w_())
+    built.gemm(x_(2, K), w_(), x_(M))
+    built.gemm(x_(1, 2, K), w_())
+    assert native.calls == [((M, K), (1, K), (4,)), ((M, K), (2, K), (9,)), ((M, K), (4, K), (13,))] * 2 + [((M, K), (2, K), (9,))]
+    counts = {(c.key.record, c.key.reason or "hit", c.key.rows): c.value for c in built.tally.snapshot()}
+    assert counts == {
+        ("small", "hit", "1"): 2, ("small", "rows", "any"): 2, ("n2-v9", "hit", "other"): 3, ("n2-v9", "bias", "any"): 1,
+        ("n4-v13", "hit", "other"): 2, ("n5-v1", "negative-record", "other"): 2,
+    }  # fmt: skip
+
+    def raising(weight: torch.Tensor, x: torch.Tensor, *args: int) -> torch.Tensor:
+        broken.append(len(x))
+        raise RuntimeError("planted")
+
+    built = module.build(context(raising), records)
+    for n in (2, 1, 4):
+        built.gemm(x_(n, K), w_())
+    assert broken == [2]
+    built = module.build(context(native), records)
+    built.tally.allocate(built.tally.keys * ((CELLS - 2 * len(CALL_REASONS)) // 2 - 1))
+    assert torch.equal(built.gemm(x_(2, K), w_()), torch.nn.functional.linear(x_(2, K), w_()))
+    assert inspect.getclosurevars(built.gemm).nonlocals["slots"] == {}, "all of them have cells, or none is kept"
+    built = module.build(context(native), (SMALL,))
+    built.gemm(x_(1, K), w_())
+    (alone,) = inspect.getclosurevars(built.gemm).nonlocals["slots"].values()
+    assert alone.others is None, "a weight with one record pays for no second look-up"
+
+
 def counts_without_room(module: ModuleType) -> None:
     """When the counter cells are used up calls go to the generic operator and are still counted."""
     native = Native()
@@ -182,7 +220,7 @@ def test_the_gate_behaves() -> None:
 
 @pytest.mark.parametrize(
     "mutant",
-    mutants(SOURCE, ["_refusal", "rocm_unquantized_gemm_dcu", "__call__", "_opened", "_closed", "close"]),
+    mutants(SOURCE, ["_refusal", "rocm_unquantized_gemm_dcu", "__call__", "_decide", "_made", "_opened", "_closed", "close"]),
     ids=lambda mutant: mutant.name,
 )
 def test_a_planted_change_is_caught(mutant: Mutant) -> None:

@@ -7,14 +7,14 @@ was resolved and before the first forward, so that no call, inside a graph captu
 
     out[N, M] = x[N, K] @ weight[M, K].T
 
-A call looks its weight up by exact (dtype, shape). Nearly every one ends there, at `F.linear` and one counter. Only where a
-capability is open for that very weight are N, bias, layout, alignment and device asked. Any doubt goes to `F.linear`.
+A call looks its weight up by exact (dtype, shape); where several N of that weight have a record each, by N too. Nearly every one ends there, at
+`F.linear` and one counter. Only where a capability is open for that very weight are N, bias, layout, alignment and device asked. Any doubt goes to `F.linear`.
 
 A test or a rehearsal passes its own `Context`, labelled in `simulated`: `wrap(impl, context=...)`.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from operator import attrgetter
 
@@ -172,7 +172,7 @@ def build(context: Context, records: tuple[Record, ...] = CATALOG) -> ActiveGate
 
 @dataclass(frozen=True, slots=True)
 class _Slot:
-    """What was decided for one (dtype, shape). Without a `native` op every call is a miss, in `base` (N=1) or `base + 1`."""
+    """What was decided for one (dtype, shape), or for one N of it. Without a `native` op every call is a miss, in `base` (N=1) or `base + 1`."""
 
     native: Callable[..., torch.Tensor] | None
     base: int
@@ -183,6 +183,8 @@ class _Slot:
     alignment: int = 16
     args: tuple[int, ...] = ()
     x_shape: tuple[int, int] = (1, -1)
+    others: "Mapping[int, _Slot] | None" = None
+    """N * K -> the slot of another N that has a record of its own."""
 
 
 _LOST = _Slot(None, 0, -1, -1)
@@ -209,17 +211,25 @@ class _Opener:
         shape = weight.shape
         dtype = str(weight.dtype).removeprefix("torch.")
         m, k = (shape[0], shape[1]) if len(shape) == 2 else (-1, -1)
-        record = choose(candidates(self.records, dtype, m, k), self.standing)
-        if record is None:
-            slot = self._closed(dtype, m, k, None, Reason.NO_RECORD)
-        elif self.standing[record.id]:
-            slot = self._closed(dtype, m, k, record.id, self.standing[record.id][0])
-        else:
-            slot = self._opened(dtype, m, k, record)
-            watch(self.tally, record, weight)
+        found = candidates(self.records, dtype, m, k)
+        chosen = {n: choose(found, self.standing, n, self.context.site.times) for n in (None, *(r.contract.n for r in found))}
+        default = chosen.pop(None)
+        slot = self._made(dtype, m, k, default, weight)
+        own = {n: self._made(dtype, m, k, record, weight) for n, record in chosen.items() if n is not None and record is not default}
+        if own:
+            slot = replace(slot, others={n * k: other for n, other in own.items()})
         # A slot without cells of its own is not kept: what is kept per shape stays bounded.
-        if slot.base:
+        if slot.base and all(other.base for other in own.values()):
             self.slots[weight.dtype, shape] = slot
+        return slot
+
+    def _made(self, dtype: str, m: int, k: int, record: Record | None, weight: torch.Tensor) -> _Slot:
+        if record is None:
+            return self._closed(dtype, m, k, None, Reason.NO_RECORD)
+        if self.standing[record.id]:
+            return self._closed(dtype, m, k, record.id, self.standing[record.id][0])
+        slot = self._opened(dtype, m, k, record)
+        watch(self.tally, record, weight)
         return slot
 
     def close(self, weight: torch.Tensor, ident: str) -> None:
@@ -235,7 +245,7 @@ class _Opener:
     def _opened(self, dtype: str, m: int, k: int, record: Record) -> _Slot:
         assert record.contract.n is not None, "a positive record was validated to name it"
         keys = [Key("miss", dtype, m, k, record.id, reason.value, "any") for reason in CALL_REASONS]
-        base = self.tally.allocate([*keys, Key("hit", dtype, m, k, record.id, None, "1")])
+        base = self.tally.allocate([*keys, Key("hit", dtype, m, k, record.id, None, "1" if record.contract.n == 1 else "other")])
         if not base:
             return _Slot(None, base, m, k)
         return _Slot(
@@ -286,6 +296,8 @@ def _make_gemm(device_type: str, tally: Tally, slots: dict[tuple[torch.dtype, to
 
     def rocm_unquantized_gemm_dcu(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
         slot = slots.get((weight.dtype, weight.shape)) or opener(weight)
+        if slot.others is not None:
+            slot = slot.others.get(x.numel(), slot)
         native = slot.native
         if native is None:
             tally.cells[slot.base + (x.numel() != slot.k)] += 1

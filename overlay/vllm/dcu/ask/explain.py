@@ -36,22 +36,21 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Explanation:
-    """What happens to a call. `taken` is the id of the capability that takes it, or None for `F.linear`."""
+    """What happens to a call. `taken` is the id of the capability that takes it, or None for `F.linear`; `decides` is the record's."""
 
     call: Call
     device: str
     simulated: str
     candidates: tuple[Candidate, ...]
     taken: str | None
+    decides: str | None = None
 
     @property
     def reasons(self) -> tuple[Reason, ...]:
         """Why the call goes to `F.linear`, as the counters name it; empty when a capability takes it."""
         if self.taken is not None:
             return ()
-        exact = {c.record.id: c.reasons for c in self.candidates}
-        chosen = choose((c.record for c in self.candidates), exact)
-        return (Reason.NO_RECORD,) if chosen is None else exact[chosen.id]
+        return next((c.reasons for c in self.candidates if c.record.id == self.decides), (Reason.NO_RECORD,))
 
 
 def explain(call: Call, context: Context, records: tuple[Record, ...] = CATALOG) -> Explanation:
@@ -59,9 +58,9 @@ def explain(call: Call, context: Context, records: tuple[Record, ...] = CATALOG)
     found = candidates(records, call.dtype, call.m, call.k)
     rows = tuple(_candidate(record, call, context) for record in found)
     standing = {record.id: standing_reasons(record, context) for record in found}
-    chosen = choose(found, standing)
+    chosen = choose(found, standing, call.n, context.site.times)
     taken = next((row.record.id for row in rows if chosen is row.record and not row.reasons), None)
-    return Explanation(call, context.arch, context.simulated, rows, taken)
+    return Explanation(call, context.arch, context.simulated, rows, taken, chosen.id if chosen else None)
 
 
 def _candidate(record: Record, call: Call, context: Context) -> Candidate:

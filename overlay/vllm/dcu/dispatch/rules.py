@@ -7,6 +7,7 @@ asks of each call; `explain` and `survey` use it, and tests hold the two togethe
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from math import inf
 
 from vllm.dcu.dispatch.context import Context
 from vllm.dcu.dispatch.reasons import Reason
@@ -51,10 +52,19 @@ def candidates(records: tuple[Record, ...], dtype: str, m: int, k: int) -> tuple
     return tuple(record for record in records if covers(record, dtype, m, k))
 
 
-def choose(found: Iterable[Record], standing: Mapping[str, tuple[Reason, ...]]) -> Record | None:
-    """The record that decides a shape: an open one, else a positive one, else a negative one for exactly this shape."""
+def choose(
+    found: Iterable[Record], standing: Mapping[str, tuple[Reason, ...]], n: int | None = None, times: Mapping[str, float] | None = None
+) -> Record | None:
+    """The record that decides a shape: an open one, else a positive one, else a negative one for exactly this shape.
+
+    Args:
+        n: activation rows. Records for just so many decide alone; where there are none, those for other numbers do.
+        times: id -> microseconds that the site measured. Of several open ones the fastest decides, and one that was measured before one that was not.
+    """
     exact = [record for record in found if record.key is not None]
-    return min(exact, key=lambda r: (bool(standing[r.id]), r.verdict is not Verdict.OPEN), default=None)
+    same = [record for record in exact if record.contract.n == n is not None]
+    took = times or {}
+    return min(same or exact, key=lambda r: (bool(standing[r.id]), r.verdict is not Verdict.OPEN, took.get(r.id, inf)), default=None)
 
 
 def toolchain_phrases(record: Record, context: Context) -> tuple[str, ...]:

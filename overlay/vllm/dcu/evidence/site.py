@@ -7,13 +7,13 @@ toolchain, until a climb passes. A climb that is not finished changes nothing fo
 An evidence file that must not be used shuts every capability: it may have held a failure.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from pathlib import Path
 
 from vllm.dcu.evidence.binding import Binding, differences, file_hash, module_file, observe_binding
-from vllm.dcu.evidence.ladder import Outcome
+from vllm.dcu.evidence.ladder import Measure, Outcome
 from vllm.dcu.evidence.store import RUNG_IDS, Entry, EvidenceError, read_store
 from vllm.dcu.records.catalog import records_by_id
 from vllm.dcu.records.kernels import KERNELS, LLMM1
@@ -62,11 +62,13 @@ class Site:
         records: the site's own records.
         status: how each capability stands that there is evidence about.
         problem: why the evidence file must not be used; empty where it may.
+        times: microseconds that V2S measured for each capability that is verified here.
     """
 
     records: tuple[Record, ...] = ()
     status: Mapping[str, Status] = field(default_factory=dict)
     problem: str = ""
+    times: Mapping[str, float] = field(default_factory=dict)
 
     def state(self, ident: str) -> State:
         """The state of one capability."""
@@ -160,7 +162,19 @@ def judge(entries: tuple[Entry, ...], binding: Binding, hashes: Mapping[str, str
     for entry in sorted(here, key=lambda e: (not differences(e.binding, running(e)), e.last)):
         if entry.record is not None:
             newest[entry.subject] = entry
-    return Site(tuple(e.record for e in newest.values() if e.record is not None), status)
+    times = {e.subject: took for e in here if _stands(e, status, running) and (took := _time(e)) is not None}
+    return Site(tuple(e.record for e in newest.values() if e.record is not None), status, times=times)
+
+
+def _stands(entry: Entry, status: Mapping[str, Status], running: Callable[[Entry], Binding]) -> bool:
+    return status[entry.subject].state is State.VERIFIED and not differences(entry.binding, running(entry))
+
+
+def _time(entry: Entry) -> float | None:
+    """The kernel's microseconds by V2S."""
+    result = entry.rungs.get("V2S")
+    found = result.figures.get("kernel time") if result else None
+    return found.median if isinstance(found, Measure) else None
 
 
 def observe_site(path: Path, arch: str, toolchain: Toolchain, platform: str = "") -> Site:

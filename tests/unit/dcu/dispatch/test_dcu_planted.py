@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import types
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -171,6 +172,13 @@ def choosing(module: types.ModuleType) -> None:
     assert module.choose(everywhere, {}) is None
     assert module.choose([down, first], {down.id: (reason.NEGATIVE_RECORD,), first.id: (reason.TOOLCHAIN,)}) is first
     assert module.choose([down, first], {down.id: (), first.id: (reason.TOOLCHAIN,)}) is down
+    other, two = replace(first, id="other"), replace(down, id="two", contract=replace(down.contract, n=2))
+    standing = {first.id: (), other.id: (), two.id: (reason.NEGATIVE_RECORD,)}
+    for n, times, wanted in (
+        (None, None, first), (1, {}, first), (1, {"other": 3.0}, other), (None, {"other": 3.0, first.id: 2.0}, first),
+        (2, None, two), (4, {"other": 3.0}, other),
+    ):  # fmt: skip
+        assert module.choose([first, other, two], standing, n, times) is wanted
     for modes, told in (({first.id: "FORCE"}, 0), ({down.id: "FORCE"}, 1), ({down.id: "OFF"}, 0), ({"x": "OFF"}, 1)):
         switches = test_dcu_rules.Switches(capabilities={ident: test_dcu_rules.Mode[mode] for ident, mode in modes.items()})
         assert len(module.unknown_capabilities(test_dcu_rules.replace(test_dcu_rules.OPEN, switches=switches), CATALOG)) == told
