@@ -73,7 +73,13 @@ def choice_only() -> Iterator[tuple[Callable[..., Any], Callable[..., Any]]]:
     torch.nn.functional.linear = lambda x, weight, bias=None: _result[0]  # type: ignore[assignment]
     layers.num_compute_units = lambda device_id=0: 80
     beside = tuple(
-        replace(MISSION, id=f"n{n}", kernel=GEMV.name, semantics=semantics_of(GEMV), contract=Contract("bfloat16", n, *BESIDE, args={"variant": 0}))
+        replace(
+            MISSION,
+            id=f"n{n}",
+            kernel=GEMV.name,
+            semantics=semantics_of(GEMV),
+            contract=Contract("bfloat16", n, *BESIDE, args={"variant": 0}),
+        )
         for n in range(1, 5)
     )
     context = Context(

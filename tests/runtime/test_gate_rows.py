@@ -13,7 +13,7 @@ from vllm.dcu.env import Mode, Switches
 from vllm.dcu.evidence.site import Site, State, Status
 from vllm.dcu.records.record import Verdict
 
-from tests.runtime.dcu import SMALL, K, M, Native, context, gemv_record
+from tests.runtime.dcu import K, M, Native, context, gemv_record
 from tests.runtime.gate_table import same
 
 LINEAR = torch.nn.functional.linear
