@@ -73,6 +73,8 @@ class _Reader(ast.NodeVisitor):
     functions: dict[str, ast.FunctionDef] = field(default_factory=dict)
     bases: list[tuple[_Ref, set[str]]] = field(default_factory=list)
     returning: list[ast.FunctionDef | ast.AsyncFunctionDef] = field(default_factory=list)
+    texts: dict[str, tuple[str, ...]] = field(default_factory=dict)  # constants of the module that are texts, by name
+    handed: dict[tuple[str, str], _Ref] = field(default_factory=dict)  # upstream modules that enter a function of ours, by argument
 
     def note(self, node: ast.AST, ref: _Ref, how: str, call: ast.Call | None = None) -> None:
         positional: int | None = 0
@@ -178,7 +180,7 @@ class _Reader(ast.NodeVisitor):
             self.ref(decorator)
         scope: dict[str, _Ref] = {}
         for argument in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs):
-            ref = self.annotated(argument.annotation)
+            ref = self.annotated(argument.annotation) or self.handed.get((node.name, argument.arg))
             if ref:
                 scope[argument.arg] = ref
         for default in (*node.args.defaults, *node.args.kw_defaults):
@@ -225,6 +227,8 @@ class _Reader(ast.NodeVisitor):
         if isinstance(node, ast.Call):
             return self._call(node)
         if isinstance(node, ast.Subscript):
+            if ast.unparse(node.value) == "sys.modules" and (module := self._module(node, node.slice)) is not None:
+                return module
             self.ref(node.slice)
             owner = self.ref(node.value)
             return owner.then(ITEM) if owner else None
@@ -261,18 +265,19 @@ class _Reader(ast.NodeVisitor):
         name = function.id if isinstance(function, ast.Name) else ""
         if name == "super" and self.bases:
             return self.bases[-1][0]
-        if name in ("getattr", "hasattr", "setattr") and len(node.args) >= 2 and isinstance(node.args[1], ast.Constant):
+        if name in ("getattr", "hasattr", "setattr") and len(node.args) >= 2 and (text := self._text(node.args[1])):
             owner = self.ref(node.args[0])
-            if owner is not None and isinstance(node.args[1].value, str):
-                ref = owner.then(node.args[1].value)
+            if owner is not None and not text.startswith("dcu"):  # a mark of our own
+                ref = owner.then(text)
                 self.note(node, ref, "write" if name == "setattr" else "read")
                 return ref
-        if isinstance(function, ast.Attribute) and ast.unparse(function) in ("sys.modules.get", "importlib.import_module") and node.args:
-            first = node.args[0]
-            if isinstance(first, ast.Constant) and _is_upstream(first.value):
-                ref = _Ref(str(first.value))
-                self.note(node, ref, "import")
-                return ref
+        called = ast.unparse(function) if isinstance(function, ast.Attribute) else ""
+        by_name = self._module(node, node.args[0]) if called in ("sys.modules.get", "importlib.import_module") and node.args else None
+        if by_name is not None:
+            return by_name
+        if called == "functools.wraps" and node.args and (wrapped := self.ref(node.args[0])) is not None:
+            self.note(node, wrapped, "wrap")
+            return None
         callee = self.ref(function)
         values = [(None, a) for a in node.args] + [(k.arg, k.value) for k in node.keywords]
         for position, (keyword, value) in enumerate(values):
@@ -287,6 +292,30 @@ class _Reader(ast.NodeVisitor):
         self.note(node, callee, "call", node)
         return callee.then(CALL)
 
+    def _text(self, node: ast.expr) -> str:
+        """The text that an expression is: a literal, or a constant of the module; "" for any other."""
+        if isinstance(node, ast.Name):
+            return next(iter(self.texts.get(node.id, ())), "")
+        return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
+
+    def _module(self, node: ast.expr, named: ast.expr) -> _Ref | None:
+        text = self._text(named)
+        if not _is_upstream(text):
+            return None
+        ref = _Ref(text)
+        self.note(node, ref, "import")
+        return ref
+
+    def visit_Compare(self, node: ast.Compare) -> None:
+        """`c.__name__ in NAMES`: classes that we know by their name alone."""
+        if isinstance(node.left, ast.Attribute) and node.left.attr == "__name__":
+            for other in node.comparators:
+                literals = other.elts if isinstance(other, ast.Tuple | ast.List | ast.Set) else [other]
+                names = self.texts.get(other.id, ()) if isinstance(other, ast.Name) else map(self._text, literals)
+                for name in filter(None, names):
+                    self.note(node, _Ref("class", (name,)), "name")
+        self.generic_visit(node)
+
     def _hand_on(self, name: str, position: int, keyword: str | None, ref: _Ref) -> None:
         """An upstream thing that enters a function of ours under an annotation that does not name it cannot be followed there."""
         own = self.functions[name]
@@ -294,6 +323,9 @@ class _Reader(ast.NodeVisitor):
         named = [a for a in arguments if a.arg == keyword] if keyword else arguments[position : position + 1]
         argument = named[0] if named else None
         if argument is None or self.annotated(argument.annotation) is not None:
+            return
+        if argument.annotation is not None and ast.unparse(argument.annotation) == "ModuleType":
+            self.handed[name, argument.arg] = ref
             return
         for inner in ast.walk(own):
             if isinstance(inner, ast.Attribute) and isinstance(inner.value, ast.Name) and inner.value.id == argument.arg:
@@ -321,7 +353,7 @@ def _is_upstream(value: object) -> bool:
 def read_python(path: str, text: str) -> tuple[list[Touch], list[Touch]]:
     """(touches, escapes) of one Python file of ours; an escape is a use that cannot be followed and therefore not be held."""
     parsed = ast.parse(text)
-    reader = _Reader(path)
+    reader = _Reader(path, texts=_texts(parsed))
     reader.functions = {n.name: n for n in parsed.body if isinstance(n, ast.FunctionDef)}
     # Imports first: annotations name classes that a TYPE_CHECKING block or a function brings.
     for node in ast.walk(parsed):
@@ -334,8 +366,25 @@ def read_python(path: str, text: str) -> tuple[list[Touch], list[Touch]]:
         for name, value in ast.iter_fields(node):
             if isinstance(value, list):
                 setattr(node, name, [v for v in value if not (isinstance(v, ast.Expr) and id(v.value) in docstrings)] or value)
-    reader.visit(parsed)
-    return reader.found, reader.escapes
+    once, scope = dict(reader.handed), dict(reader.scopes[0])
+    while True:  # what is handed on is known when all callers were read
+        reader.found, reader.escapes, reader.scopes = [], [], [dict(scope)]
+        reader.visit(parsed)
+        if reader.handed == once:
+            return reader.found, reader.escapes
+        once = dict(reader.handed)
+
+
+def _texts(parsed: ast.Module) -> dict[str, tuple[str, ...]]:
+    """Constants of a module that are a text or several."""
+    found = {}
+    for node in parsed.body:
+        if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
+            values = node.value.elts if isinstance(node.value, ast.Tuple | ast.List | ast.Set) else [node.value]
+            texts = [v.value for v in values if isinstance(v, ast.Constant) and isinstance(v.value, str)]
+            if texts and len(texts) == len(values):
+                found[node.targets[0].id] = tuple(texts)
+    return found
 
 
 def overlay_touches(root: Path = ROOT) -> tuple[list[Touch], list[Touch]]:

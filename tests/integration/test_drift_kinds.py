@@ -200,6 +200,17 @@ RENAMES: dict[str, tuple[str, ModuleType, str]] = {
     "the config that holds it": ("parallel_config", touches, "VllmConfig.parallel_config"),
     "a method that we override": ("use_custom_allreduce", touches, "overrides vllm.platforms.rocm.RocmPlatform.use_custom_allreduce"),
     "a method that we override and call": ("verify_quantization", touches, "RocmPlatform.verify_quantization"),
+    "the method class that our way beside a plugin knows by name": (
+        "UnquantizedEmbeddingMethod",
+        touches,
+        "knows class.UnquantizedEmbeddingMethod: no layer's file defines a class UnquantizedEmbeddingMethod",
+    ),
+    "the same, on the way": (
+        "UnquantizedLinearMethod",
+        way,
+        "beside a plugin it is not found: its method is UnquantizedLinearMethod_renamed",
+    ),
+    "the moment at which that way is taken": ("process_weights_after_loading", touches, "model_loader.utils.process_weights_after_loading"),
     "the class that we extend": ("RocmPlatform", touches, "vllm.platforms.rocm.RocmPlatform"),
     "the function that our hook wraps": ("rocm_platform_plugin", touches, "wraps vllm.platforms.rocm_platform_plugin"),
     "the function that the arch comes from": ("_query_gcn_arch_from_amdsmi", touches, "_query_gcn_arch_from_amdsmi"),
@@ -228,13 +239,18 @@ def test_a_renamed_table_does_not_hide_a_renamed_variable() -> None:
     assert BLOCK in {f.level for f in found(touches, planted) if "environment_variables" in f.sentence}
 
 
-def test_a_lock_that_nothing_asks_for_any_more_is_dead() -> None:
+@pytest.mark.parametrize(
+    ("asked", "name"),
+    [
+        (rb"(?<=\.)use_custom_allreduce\b", "use_custom_allreduce"),
+        (rb"(?<![.\w])(?<!def )process_weights_after_loading\b", "process_weights"),
+    ],
+)
+def test_a_lock_that_nothing_asks_for_any_more_is_dead(asked: bytes, name: str) -> None:
     base = tree(NEWEST)
-    files = {
-        p: re.sub(rb"\.use_custom_allreduce\b", b".custom_allreduce_works", d) if p.endswith(".py") else d for p, d in base.files.items()
-    }
+    files = {p: re.sub(asked, b"asked", d) if p.endswith(".py") else d for p, d in base.files.items()}
     rows = [f for f in found(touches, Tree("planted", files)) if "dead lock" in f.sentence]
-    assert [(f.level, "use_custom_allreduce" in f.sentence) for f in rows] == [(BLOCK, True)]
+    assert [(f.level, name in f.sentence) for f in rows] == [(BLOCK, True)]
 
 
 @pytest.mark.parametrize("contract", [c for c in contracts.CONTRACTS if getattr(c, "HOLDS", ())], ids=lambda c: c.ID)
@@ -277,6 +293,24 @@ def test_the_collector_follows_types_and_says_what_it_cannot_follow() -> None:
     read, escapes = ours.read_python("x.py", text)
     assert ("VllmConfig", "scheduler_config", "max_num_seqs", "write") in {(*t.chain, t.how) for t in read}
     assert {t.chain for t in escapes} == {("VllmConfig", "model_config"), ("LLMEngine", "from_engine_args", "()")}
+
+
+def test_names_behind_constants_of_ours_are_followed() -> None:
+    text = (
+        "import functools, sys\nfrom types import ModuleType\nfrom typing import Any\n\n"
+        "_WHAT = 'finish'\n_PLACE = 'vllm.somewhere.utils'\n_KNOWN = ('One', 'Two')\n\n"
+        "def hook(module: ModuleType) -> None:\n    was = getattr(module, _WHAT)\n    functools.wraps(was)\n    sys.modules['vllm.other'].value\n\n"
+        "def arm() -> None:\n    hook(sys.modules[_PLACE])\n\n"
+        "def known(x: Any) -> bool:\n    return any(c.__name__ in _KNOWN for c in type(x).__mro__)\n"
+    )
+    read = {(t.module, t.chain, t.how) for t in ours.read_python("x.py", text)[0]}
+    assert {
+        ("vllm.somewhere.utils", ("finish",), "read"),
+        ("vllm.somewhere.utils", ("finish",), "wrap"),
+        ("vllm.other", ("value",), "read"),
+        ("class", ("One",), "name"),
+        ("class", ("Two",), "name"),
+    } <= read
 
 
 def test_the_series_lines_are_read_with_the_syntax_around_them() -> None:

@@ -63,7 +63,7 @@ def collect(tree: Tree) -> list[Fact]:
             continue  # `environment` and `native-ops` hold these
         value, path, line, region = _held(tree, touch)
         name = touch.chain[-1] if touch.chain else ""
-        if touch.how in ("override", "write") and touch.module.startswith("vllm") and len(touch.chain) > 1:
+        if touch.module.startswith("vllm") and (touch.how == "wrap" or (touch.how in ("override", "write") and len(touch.chain) > 1)):
             value["asked"] = name in readers
         facts.append(Fact(ID, touch.key, json.dumps({**value, "where": touch.where}, sort_keys=True), path, line, region))
     return facts
@@ -115,9 +115,15 @@ def _moved(before: dict[str, Any], after: dict[str, Any]) -> tuple[str, str] | N
 
 def _verb(key: str) -> str:
     how = key.split(":")[2]
-    return {"import": "imports", "read": "reads", "call": "calls", "write": "writes", "override": "overrides", "wrap": "wraps"}.get(
-        how, "uses"
-    )
+    return {
+        "import": "imports",
+        "read": "reads",
+        "call": "calls",
+        "write": "writes",
+        "override": "overrides",
+        "wrap": "wraps",
+        "name": "knows",
+    }.get(how, "uses")
 
 
 def _shown(key: str) -> str:
@@ -138,6 +144,8 @@ def _held(tree: Tree, touch: Touch) -> tuple[dict[str, object], str, int, str]:
         return ({} if count == 1 else dict(gone)), path, line_of(tree.text(path), max(at, 0)), text
     if touch.module in ("cmake", "target"):
         return _in_build(tree, touch)
+    if touch.module == "class":
+        return _class(tree, touch.chain[0])
     names = names_of(tree)
     module, chain = touch.module, touch.chain
     if module == "dotted":
@@ -207,6 +215,14 @@ def _dotted(tree: Tree, touch: Touch) -> tuple[dict[str, object], str, int, str]
     return {}, place.path, place.line, whole
 
 
+def _class(tree: Tree, name: str) -> tuple[dict[str, object], str, int, str]:
+    """A class that we know by its name alone: somewhere among the layers it is defined."""
+    for path in tree.containing(f"class {name}", "vllm/model_executor/layers/", ".py"):
+        if match := re.search(rf"(?m)^class {name}\b.*", tree.text(path)):
+            return {}, path, line_of(tree.text(path), match.start()), match[0]
+    return {"gone": f"no layer's file defines a class {name}"}, "vllm/model_executor/layers", 1, ""
+
+
 def _argument(tree: Tree, touch: Touch) -> tuple[dict[str, object], str, int, str]:
     """An argument with a fixed value in upstream's call that our own line stands in."""
     callee, argument = touch.chain
@@ -246,9 +262,9 @@ def _first_lines(tree: Tree, place: Place) -> str:
 
 
 def _readers(tree: Tree) -> set[str]:
-    """Names among those that we override or write which upstream's own code asks for: a call of a method, a read of a field."""
-    wanted = {t.chain[-1]: r"\s*\(" if t.how == "override" else r"\b(?!\s*=[^=])" for t in touched() if t.how in ("override", "write")}
-    asked = {name: re.compile(rf"\.{name}{after}".encode()) for name, after in wanted.items()}
+    """Names among those that we override, write or wrap which upstream's own code asks for: a call, a read, any use but the import."""
+    forms = {"override": r"\.{}\s*\(", "write": r"\.{}\b(?!\s*=[^=])", "wrap": r"(?m)^(?!.*\bimport\b)(?:.*[^.\w])?(?<!def ){}\b(?!,$)"}
+    asked = {t.chain[-1]: re.compile(forms[t.how].format(t.chain[-1]).encode()) for t in touched() if t.how in forms and t.chain}
     texts = [d for p, d in tree.files.items() if p.startswith("vllm/") and not p.startswith("vllm/dcu/") and p.endswith(".py")]
     return {name for name, pattern in asked.items() if any(name.encode() in d and pattern.search(d) for d in texts)}
 

@@ -176,7 +176,22 @@ class Walk:
         wanted = "kernel.LLMM1" if tuple(weight.shape) == (M, K) else "torch.nn.functional.linear"
         if [c for c, _ in self.calls] != [wanted]:
             return f"the gate calls {', '.join(c for c, _ in self.calls) or 'nothing'}, not {wanted}"
-        return ""
+        return self.beside(layer, x, weight)
+
+    def beside(self, layer: Any, x: Any, weight: Any) -> str:
+        """ "" where our other way, that beside a vendor's plugin, takes the layer of a loaded model too, with its own weight; else why not."""
+        beside = importlib.import_module("vllm.dcu.dispatch.beside")
+        taken = beside.take(types.SimpleNamespace(modules=lambda: [layer]), lambda gemm: gemm)
+        if taken.layers != 1:
+            return f"beside a plugin it is not found: its method is {type(layer.quant_method).__name__}"
+        self.calls.clear()
+        if hasattr(layer, "num_embeddings"):
+            self.logits(layer, x)
+        else:
+            layer(x)
+        if [c for c, _ in self.calls] != ["vllm.dcu_linear"]:
+            return f"beside a plugin the call goes to {', '.join(c for c, _ in self.calls) or 'nothing'}, not to our operator"
+        return self.arguments(self.calls[0][1][:3], x, weight)
 
     @staticmethod
     def logits(head: Any, x: Any) -> Any:

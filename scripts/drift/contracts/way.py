@@ -114,7 +114,7 @@ def judge(base: Facts, new: Facts) -> list[Finding]:
 
 
 def _platform(answer: dict[str, str]) -> str:
-    hooked = {t.chain[-1] for t in touched() if t.how == "wrap"}
+    hooked = {t.chain[-1] for t in touched() if t.how == "wrap" and t.module == "vllm.platforms"}
     if not hooked & set(answer["by"].split(",")):
         return (
             f"the platform on a DCU is {answer['value']}, named by {answer['by'] or 'no function'}, and not by "
