@@ -68,6 +68,9 @@ census:
 .PHONY: generate
 generate:
 	@$(RUN) generate $(call flag,CHECK,--check) $(call opt,MEASURED,--measured)
+.PHONY: mutants
+mutants:
+	@$(RUN) mutants $(call opt,PART,--part) $(call opt,SAMPLE,--sample) $(call opt,SEED,--seed) $(call opt,MINUTES,--minutes) $(call flag,JSON,--json)
 .PHONY: verify bench
 verify:
 	@$(RUN) verify $(ARGS)

@@ -36,6 +36,7 @@ VERBS: dict[str, tuple[str, bool]] = {
     "platform-table": ("rehearsal.platform_table", True),
     "generate": ("checks.generate", True),
     "test": ("checks.test", True),
+    "mutants": ("checks.mutants", True),
     "clean": ("series.clean", False),
     "pins": ("upstream.update", True),
     "drift": ("drift.scan", True),

@@ -10,21 +10,14 @@ import ast
 import copy
 import sys
 import types
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-__all__ = ["Mutant", "load", "mutants"]
+from scripts.checks.planted import changes, shown
 
-_NEGATED: dict[type[ast.cmpop], type[ast.cmpop]] = {
-    ast.Eq: ast.NotEq, ast.NotEq: ast.Eq, ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.In: ast.NotIn, ast.NotIn: ast.In,
-    ast.Lt: ast.GtE, ast.GtE: ast.Lt, ast.Gt: ast.LtE, ast.LtE: ast.Gt,
-}  # fmt: skip
-_SHIFTED: dict[type[ast.cmpop], type[ast.cmpop]] = {ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt}
-_OTHER: dict[type[ast.operator], type[ast.operator]] = {
-    ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Add, ast.Mod: ast.FloorDiv, ast.Pow: ast.Mult,
-}  # fmt: skip
+__all__ = ["Mutant", "load", "mutants"]
 
 
 @dataclass(frozen=True)
@@ -48,8 +41,8 @@ def mutants(path: Path, functions: Iterable[str]) -> list[Mutant]:
         if len(nodes) != 1:
             raise LookupError(f"{path.name} has {len(nodes)} functions named {function}")
         for index, node in enumerate(ast.walk(nodes[0])):
-            for label, change in _changes(node):
-                found.append(Mutant(f"{function}: {_shown(node)}: {label}", partial(_changed, tree, function, index, change)))
+            for label, change in changes(node):
+                found.append(Mutant(f"{function}: {shown(node)}: {label}", partial(_changed, tree, function, index, change)))
     return _numbered(found)
 
 
@@ -68,36 +61,6 @@ def _numbered(found: list[Mutant]) -> list[Mutant]:
         number = f" ({seen[mutant.name]})" if seen[mutant.name] > 1 else ""
         out.append(Mutant(mutant.name + number, mutant.make))
     return out
-
-
-def _shown(node: ast.AST) -> str:
-    text = ast.unparse(node.test) if isinstance(node, ast.If) else ast.unparse(node)
-    return " ".join(text.split())[:70]
-
-
-def _changes(node: ast.AST) -> Iterator[tuple[str, Callable[[ast.AST], None]]]:
-    if isinstance(node, ast.If | ast.IfExp):
-        yield "never", lambda n: setattr(n, "test", ast.Constant(False))
-        yield "always", lambda n: setattr(n, "test", ast.Constant(True))
-    if isinstance(node, ast.Compare):
-        op = type(node.ops[0])
-        yield "negated", lambda n: setattr(n, "ops", [_NEGATED[op](), *n.ops[1:]])  # type: ignore[attr-defined]
-        if op in _SHIFTED:
-            yield "shifted by one", lambda n: setattr(n, "ops", [_SHIFTED[op](), *n.ops[1:]])  # type: ignore[attr-defined]
-    if isinstance(node, ast.BoolOp):
-        for i in range(len(node.values)):
-            yield f"without its part {i + 1}", lambda n, i=i: _drop(n, i)
-    if isinstance(node, ast.BinOp) and type(node.op) in _OTHER:
-        yield "another operation", lambda n: setattr(n, "op", _OTHER[type(n.op)]())  # type: ignore[attr-defined]
-    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
-        yield "without its not", lambda n: setattr(n, "op", ast.UAdd())
-    if isinstance(node, ast.Constant) and type(node.value) is int:
-        yield "one more", lambda n: setattr(n, "value", n.value + 1)  # type: ignore[attr-defined]
-
-
-def _drop(node: ast.BoolOp, part: int) -> None:
-    # A BoolOp of one value is no valid tree: the one that is left stands twice.
-    node.values = [value for i, value in enumerate(node.values) if i != part] * 2
 
 
 def load(mutant: Mutant, name: str) -> types.ModuleType:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import shutil
 import subprocess
+import sys
 import time
 from pathlib import Path
 
 import git
 import pytest
 
+from scripts.common.paths import PATCHES
 from tests.conftest import TINY, Checkout, make_tiny
 
 
@@ -32,6 +35,30 @@ def test_the_real_series_comes_to_the_locked_tree_twice_with_the_same_commits(re
     assert len(list(repo.iter_commits())) == int(lock(real)["commits"])
     assert not repo.is_dirty(untracked_files=True)
     assert {c.committer.email for c in repo.iter_commits()} == {"maintainers@vllm-for-gfx936.invalid"}
+
+
+def _misplaced(tree: Path, path: str) -> str:
+    """What upstream's own import rule, with upstream's own configuration, says of a file of the tree."""
+    argv = [sys.executable, "-m", "ruff", "check", "--select", "I", "--no-cache", "--output-format", "concise", path]
+    return subprocess.run(argv, cwd=tree, capture_output=True, text=True, check=False).stdout
+
+
+def test_imports_of_the_hooks_stand_where_upstreams_linter_wants_them(real):
+    real.run("apply")
+    patched = {line[6:] for p in PATCHES.glob("*.patch") for line in p.read_text().splitlines() if line.startswith("+++ b/")}
+    for path in sorted(path for path in patched if path.endswith(".py")):
+        assert "All checks passed" in _misplaced(real.tree, path), path
+        whole = (real.tree / path).read_text()
+        moved = "from vllm.dcu import planted\n" + whole
+        (real.tree / path).write_text(moved)
+        assert "I001" in _misplaced(real.tree, path)
+
+
+def test_the_patch_of_the_variables_names_each_of_them_in_its_body():
+    body, _, diff = (PATCHES / "register-the-dcu-environment-variables.patch").read_text().partition("\ndiff --git ")
+    added = set(re.findall(r'^\+    "(VLLM_DCU_\w+)": dcu_variable', diff, re.MULTILINE))
+    assert added
+    assert added == set(re.findall(r"VLLM_DCU_\w+", body))
 
 
 def test_a_folder_whose_name_has_a_blank_and_bytes_of_two_encodings_is_as_good_as_any(tmp_path):
