@@ -98,7 +98,9 @@ def _installed(lab: Path) -> Path:
 
 
 def _environment(lab: Path) -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": str(lab), "PYTHONDONTWRITEBYTECODE": "1"}
+    # Without what a pytest around this one set: a controller would take itself for that one's worker.
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    return {**kept, "PYTHONPATH": str(lab), "PYTHONDONTWRITEBYTECODE": "1"}
 
 
 def _reach(lab: Path, part: str, suites: Sequence[str]) -> Reach:
