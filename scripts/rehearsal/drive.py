@@ -22,7 +22,7 @@ from vllm.dcu.verify.server import Server
 from scripts.common import errors
 from scripts.rehearsal.records import Answer, Counts, Phase, answer_of, read_counts
 
-__all__ = ["Folders", "end_by_kill", "end_by_sigterm", "features", "probe"]
+__all__ = ["Folders", "end_by_kill", "end_by_sigterm", "features", "healthy", "metric", "probe", "until"]
 
 _ASK = {"logprobs": 2, "return_tokens_as_token_ids": True}
 _LONG = "The same long beginning for two requests. " * 4  # 168 tokens: more than one block of 128
@@ -88,9 +88,9 @@ def features(server: Server, folders: Folders, *, prefix: bool) -> list[Phase]:
     found[-1] = Phase(**{**vars(found[-1]), "facts": {**found[-1].facts, "whole": whole}})
     if prefix:
         with _phase(folders, "prefix caching", found) as facts:
-            before = _metric(server, "vllm:prefix_cache_hits_total")
+            before = metric(server, "vllm:prefix_cache_hits_total")
             facts["answers"] = [answer_of(server.complete(_LONG, 3, **_ASK)["choices"][0]) for _ in range(2)]
-            facts["cached_tokens"] = _metric(server, "vllm:prefix_cache_hits_total") - before
+            facts["cached_tokens"] = metric(server, "vllm:prefix_cache_hits_total") - before
     with _phase(folders, "priority", found) as facts:
         facts["ended"] = _priorities(server)
     return found
@@ -111,22 +111,27 @@ def _priorities(server: Server) -> list[str]:
 
     # Both run before anything waits; the first to end makes room for one, and the other goes on.
     threads = [ask("first", 10, 0), ask("second", 18, 0)]
-    _until(lambda: _metric(server, "vllm:num_requests_running") == 2, "two requests to run")
+    until(lambda: metric(server, "vllm:num_requests_running") == 2, "two requests to run")
     threads.append(ask("patient", 2, 9))
-    _until(lambda: _metric(server, "vllm:num_requests_waiting") == 1, "one request to wait")
+    until(lambda: metric(server, "vllm:num_requests_waiting") == 1, "one request to wait")
     threads.append(ask("urgent", 2, -9))
     for thread in threads:
         thread.join(300.0)
     return ended
 
 
-def _metric(server: Server, name: str) -> float:
+def metric(server: Server, name: str) -> float:
     """The sum of a metric over its labels."""
     text = server.request("/metrics")[1].decode()
     return sum(float(value) for value in re.findall(rf"(?m)^{re.escape(name)}(?:\{{.*\}})? (\S+)$", text))
 
 
-def _until(holds: Callable[[], bool], what: str, seconds: float = 120.0) -> None:
+def until(holds: Callable[[], bool], what: str, seconds: float = 120.0) -> None:
+    """Wait for it.
+
+    Raises:
+        errors.CheckFailed: it did not come to hold.
+    """
     deadline = time.monotonic() + seconds
     while not holds():
         if time.monotonic() > deadline:
@@ -152,13 +157,14 @@ def end_by_kill(server: Server, folders: Folders) -> dict[str, Any]:
             os.kill(pid, signal.SIGKILL)
     noticed = False
     with contextlib.suppress(errors.CheckFailed):
-        _until(lambda: not _healthy(server), "the server to notice", 60.0)
+        until(lambda: not healthy(server), "the server to notice", 60.0)
         noticed = True
     server.kill()
     return {"how": "SIGKILL of the engine", "noticed": noticed, "hits_before": before, "hits": folders.counts().hits}
 
 
-def _healthy(server: Server) -> bool:
+def healthy(server: Server) -> bool:
+    """Whether it lives and says that it is well."""
     try:
         return server.process.poll() is None and server.request("/health", seconds=5.0)[0] == 200
     except (OSError, http.client.HTTPException):

@@ -22,7 +22,7 @@ from vllm.dcu.dispatch.counts import FORMAT, SUFFIX, Count, Header, ProcessCount
 from vllm.dcu.records.strict import StrictError, plain, read_bytes
 from vllm.dcu.records.typed import Words, dump, read_json
 
-__all__ = ["Reader", "fold", "is_alive", "living_run", "locked", "read_folder", "read_process", "write_merged"]
+__all__ = ["FOLDED", "Reader", "fold", "identity", "is_alive", "living_run", "locked", "read_folder", "read_process", "write_merged"]
 
 FOLDED = "folded.json"
 _KEPT = 16
@@ -124,20 +124,25 @@ class Reader:
 
     def read(self) -> tuple[list[ProcessCounts], list[str]]:
         """As `read_folder`."""
+        files, problems = self.files()
+        return sorted(files.values(), key=lambda process: process.header.started), problems
+
+    def files(self) -> tuple[dict[str, ProcessCounts], list[str]]:
+        """As `read`, by a name: the file's, or one that each sum of `folded.json` has to itself."""
         while True:
-            before = _identity(self._folder / FOLDED)
+            before = identity(self._folder / FOLDED)
             found, problems, gone = self._once()
             # A file that vanished may have been folded meanwhile: then the sum is whole only with the new `folded.json`.
-            if not gone or _identity(self._folder / FOLDED) == before:
-                return sorted(found, key=lambda process: process.header.started), problems
+            if not gone or identity(self._folder / FOLDED) == before:
+                return found, problems
 
-    def _once(self) -> tuple[list[ProcessCounts], list[str], bool]:
-        found: list[ProcessCounts] = []
+    def _once(self) -> tuple[dict[str, ProcessCounts], list[str], bool]:
+        found: dict[str, ProcessCounts] = {}
         problems: list[str] = []
         folded, gone = _Folded(), False
         try:
             folded = _read_folded(self._folder)
-            found += folded.processes
+            found |= {f"{FOLDED} {i} {p.header.run} {p.folded}": p for i, p in enumerate(folded.processes)}
         except StrictError as error:
             problems.append(f"{FOLDED} was left out: {StrictError(error.field, error.why)}")
         known, self._known = self._known, {}
@@ -145,20 +150,21 @@ class Reader:
             if path.name in folded.names:
                 continue
             try:
-                identity = _identity(path)
-                counts, changes = (known[path.name][1], False) if known.get(path.name, (None,))[0] == identity else _read(path)
+                stamp = identity(path)
+                counts, changes = (known[path.name][1], False) if known.get(path.name, (None,))[0] == stamp else _read(path)
             except FileNotFoundError:
                 gone = True
             except StrictError as error:
                 problems.append(f"{plain(path.name)} was left out: {StrictError(error.field, error.why)}")
             else:
-                found.append(counts)
-                if not changes and identity is not None:
-                    self._known[path.name] = (identity, counts)
+                found[path.name] = counts
+                if not changes and stamp is not None:
+                    self._known[path.name] = (stamp, counts)
         return found, problems, gone
 
 
-def _identity(path: Path) -> tuple[int, int, int] | None:
+def identity(path: Path) -> tuple[int, int, int] | None:
+    """What changes whenever the file is another or was written; None where there is none."""
     try:
         found = path.stat()
     except OSError:

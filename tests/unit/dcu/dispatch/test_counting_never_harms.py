@@ -304,7 +304,7 @@ def test_a_damaged_fold_is_named_and_left_alone(tmp_path: Path) -> None:
 def test_thousands_of_old_files_are_read_once(tmp_path: Path) -> None:
     old_files(tmp_path, 1000)
     collector = DispatchCollector(tmp_path)
-    reader = collector._reader
+    reader = collector._whole._reader
     assert len(reader.read()[0]) == 1000
     start = time.process_time()
     processes, problems = reader.read()
