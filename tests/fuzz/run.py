@@ -1,12 +1,17 @@
 """Mutated files of every kind, read as a tool or the gate reads them: refused in one short line, or read as exactly what they say.
 
 python -m tests.fuzz.run CASES [SEED]        by hand (docs/hostile-input.md has the figures); a test runs a fixed number each time
+
+By hand it goes in parts, each with a seed of its own, and notes each one that ended in build/fuzz: the same command goes on where it was stopped, as
+long as neither the reader nor the fuzz has changed.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
+import os
 import sys
 import tempfile
 import time
@@ -19,12 +24,16 @@ from typing import Any
 from vllm.dcu.evidence import store
 
 from scripts.common.errors import Fatal
+from scripts.common.paths import BUILD, ROOT
 from tests.fuzz.kinds import KINDS, Kind
 from tests.fuzz.mutate import Pairs, mutated, read_pairs
 
-__all__ = ["Seen", "fuzz"]
+__all__ = ["Seen", "fuzz", "in_parts"]
 
 _SLOWEST = 5.0
+_PART = 10_000
+_MEMORY = "/dev/shm"
+"""Where there is one: on a disk, making the file took two thirds of the time."""
 
 
 @dataclass
@@ -39,7 +48,7 @@ class Seen:
 def fuzz(cases: int, seed: int = 1, kinds: tuple[str, ...] = tuple(KINDS), most_faults: int = 20) -> Seen:
     """Try `cases` mutated files, the kinds in turn. Ends early after `most_faults`."""
     rng, seen = Random(seed), Seen()
-    with tempfile.TemporaryDirectory(prefix="gfx936-fuzz-") as folder:
+    with tempfile.TemporaryDirectory(prefix="gfx936-fuzz-", dir=_MEMORY if os.access(_MEMORY, os.W_OK) else None) as folder:
         path = Path(folder) / "file.counts"
         path.touch(0o600)
         for number in range(cases):
@@ -140,13 +149,40 @@ def _same(raw: Any, left: Any) -> str:
     return "" if type(raw) is type(left) and raw == left else f"{str(raw)[:60]!r} became {str(left)[:60]!r}"
 
 
+def _notes(seed: int, cases: int) -> Path:
+    """Where the parts of a run are noted: a file for each state of what is tried and of what tries."""
+    sources = [*(ROOT / "overlay/vllm/dcu").rglob("*.py"), *(ROOT / "scripts").rglob("*.py"), *(ROOT / "tests/fuzz").glob("*.py")]
+    digest = hashlib.sha256(b"".join(path.read_bytes() for path in sorted(sources)))
+    return BUILD / "fuzz" / f"{seed}-{cases}-{digest.hexdigest()[:12]}.jsonl"
+
+
+def in_parts(cases: int, seed: int, notes: Path) -> Seen:
+    """`fuzz` of `cases`, part by part; what `notes` has already is not done again."""
+    notes.parent.mkdir(parents=True, exist_ok=True)
+    notes.touch()
+    whole = notes.read_text(encoding="utf-8").rpartition("\n")[0]  # less a line that was being written
+    notes.write_text(whole and whole + "\n", encoding="utf-8")
+    done = {part["part"]: part for part in map(json.loads, whole.splitlines())}
+    total = Seen()
+    for part in range(-(-cases // _PART)):
+        if part not in done:
+            seen = fuzz(min(_PART, cases - part * _PART), seed * 1_000_000 + part)
+            done[part] = {"part": part, **vars(seen)}
+            with notes.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(done[part]) + "\n")
+        total.read.update(done[part]["read"])
+        total.refused.update(done[part]["refused"])
+        total.faults += done[part]["faults"]
+    return total
+
+
 def main(argv: list[str]) -> int:
     cases, seed = int(argv[0]), int(argv[1]) if len(argv) > 1 else 1
     begun = time.monotonic()
-    seen = fuzz(cases, seed)
+    seen = in_parts(cases, seed, _notes(seed, cases))
     for name in KINDS:
         print(f"{name:10} {seen.read[name]:8} read as what they say, {seen.refused[name]:8} refused")
-    print(f"{cases} cases of seed {seed} in {time.monotonic() - begun:.0f} s: {len(seen.faults)} faults")
+    print(f"{cases} cases of seed {seed} in {time.monotonic() - begun:.0f} s of this run: {len(seen.faults)} faults")
     for fault in seen.faults:
         print("  " + fault)
     return 1 if seen.faults else 0

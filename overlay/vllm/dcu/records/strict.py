@@ -40,6 +40,8 @@ class StrictError(ValueError):
 
 def plain(text: str, most: int = 200) -> str:
     """`text` as one line of printable characters, at most `most` of them: what may reach a log or a terminal."""
+    if len(text) <= most and text.isprintable():
+        return text
     head = "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in text[: most + 1])
     return head if len(head) <= most else head[: most - 3] + "..."
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from vllm.dcu.records import strict, typed
 
+from tests.fuzz import run
 from tests.fuzz.run import fuzz
 
 CASES = 20_000
@@ -19,6 +21,19 @@ def test_no_mutated_file_of_any_kind_is_believed_for_what_it_does_not_say() -> N
     seen = fuzz(CASES, seed=15)
     assert seen.faults == []
     assert all(seen.read[name] and seen.refused[name] for name in seen.read), "both ways are tried for every kind"
+
+
+def test_a_long_run_goes_on_where_it_was_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run, "_PART", 40)
+    notes = tmp_path / "notes"
+    whole = run.in_parts(100, 1, notes)
+    assert sum(whole.read.values()) + sum(whole.refused.values()) == 100
+    lines = notes.read_text().splitlines(keepends=True)
+    notes.write_text(lines[0] + lines[1][:20])  # stopped while it noted the second
+    again: list[tuple[int, int]] = []
+    monkeypatch.setattr(run, "fuzz", lambda cases, seed: again.append((cases, seed)) or fuzz(cases, seed))
+    assert run.in_parts(100, 1, notes) == whole
+    assert again == [(40, 1_000_001), (20, 1_000_002)]
 
 
 def no_second_look_at_keys(patch: pytest.MonkeyPatch) -> None:

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterator, Mapping
+import os
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from vllm.dcu.evidence.ladder import Climb, Figure, Measure, Outcome, Result, Step, Trial, failed, not_run, passed
+from vllm.dcu.evidence.ladder import Climb, Figure, LadderError, Measure, Outcome, Result, Step, Trial, failed, not_run, passed
 from vllm.dcu.evidence.site import State, status_of
 from vllm.dcu.evidence.store import Entry, add, entry_of, read_store
 from vllm.dcu.records.kernels import LLMM1
 from vllm.dcu.records.record import Contract, RecordError, Verdict
+from vllm.dcu.verify import verb
 from vllm.dcu.verify.climb import make_record, rungs_of
 from vllm.dcu.verify.rungs import endtoend, model
 from vllm.dcu.verify.rungs.children import ChildError, ModelRun, environment, hits_in
@@ -292,3 +294,38 @@ def test_an_earlier_rungs_result_survives_a_climb_that_did_not_run_it(tmp_path: 
     assert set(add(store, entry_of(only_v0, None)).rungs) == {"V0", "V2"}
     assert json.loads(store.read_text())["format"] == 1
     assert failed("x").outcome is Outcome.FAILED
+
+
+DAMAGE: dict[str, Callable[[Path], object]] = {
+    "a key twice": lambda store: store.write_text('{"format": 1, "entries": [], "entries": []}'),
+    "cut": lambda store: store.write_text('{"format": 1, "entr'),
+    "NaN": lambda store: store.write_text('{"format": NaN, "entries": []}'),
+    "a folder": lambda store: store.mkdir(),
+    "a FIFO": lambda store: os.mkfifo(store),
+    "others may write it": lambda store: (store.write_text('{"format": 1, "entries": []}'), store.chmod(0o666)),
+}
+
+
+@pytest.mark.parametrize("forgets", [False, True])
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_a_damaged_store_and_verify_evidence_the_store_is_read_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], damage: str, forgets: bool
+) -> None:
+    """Before the device is asked for, let alone a rung climbed; a verb that forgets to is seen to climb."""
+    store = tmp_path / "evidence.json"
+    DAMAGE[damage](store)
+    asked: list[object] = []
+
+    def stage_here(*args: object) -> None:
+        asked.append(args)
+        raise LadderError("it began to climb")
+
+    monkeypatch.setattr(verb, "stage_here", stage_here)
+    if forgets:
+        monkeypatch.setattr(verb, "read_store", lambda path: ())
+    assert verb.main(["--evidence", str(store), "--folder", str(tmp_path / "climb")]) == 1
+    said = capsys.readouterr().err
+    assert bool(asked) == forgets
+    assert ("Move the file away and verify again" in said) != forgets, said
+    assert said.count("\n") == 1
+    assert not (tmp_path / "climb").exists()
