@@ -6,7 +6,6 @@ Everything in it is picked by name; what is free text (why something failed) los
 from __future__ import annotations
 
 import getpass
-import json
 import os
 import re
 import socket
@@ -16,7 +15,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from scripts.common import errors
+from scripts.common.outside import StrictError, plain_json
 from scripts.common.overlay import overlay_module
+from scripts.common.paths import shown
 from scripts.machine import memory
 from scripts.machine.diagnosis import Finding
 from scripts.machine.facts import Machine
@@ -71,19 +73,25 @@ def scrubbed(text: str, environ: Mapping[str, str] | None = None) -> str:
 
 
 def rungs_of(report: Path) -> list[dict[str, Any]]:
-    """Rungs of a climb's report.json: id, outcome, why, and figures that are numbers; empty where there is none."""
-    if not report.is_file():
+    """Rungs of a climb's report.json: id, outcome, why, and figures that are numbers; empty where there is none.
+
+    Raises:
+        errors.CheckFailed: it is no report.
+    """
+    if not os.path.lexists(report):
         return []
-    data = json.loads(report.read_text(encoding="utf-8"))
-    return [
-        {
-            "id": step["id"],
-            "outcome": step["result"]["outcome"],
-            "why": scrubbed(step["result"]["why"]),
-            "figures": {name: _figure(value) for name, value in step["result"]["figures"].items()},
-        }
-        for step in data["steps"]
-    ]
+    try:
+        return [
+            {
+                "id": scrubbed(step["id"]),
+                "outcome": scrubbed(step["result"]["outcome"]),
+                "why": scrubbed(step["result"]["why"]),
+                "figures": {name: _figure(value) for name, value in step["result"]["figures"].items()},
+            }
+            for step in plain_json(report)["steps"]
+        ]
+    except (StrictError, KeyError, TypeError, AttributeError) as error:
+        raise errors.CheckFailed(f"{shown(report)} cannot be used", repr(error), f"rm {shown(report)}, and climb again") from None
 
 
 def _figure(value: Any) -> Any:

@@ -20,6 +20,7 @@ from scripts.checks.field_report import Step, field_report, rungs_of
 from scripts.common import errors
 from scripts.common.childenv import for_python
 from scripts.common.files import atomic_write, hold, new_folder, say, sha256_of
+from scripts.common.outside import plain_json
 from scripts.common.overlay import overlay_module
 from scripts.common.paths import BUILD, DIST, shown
 from scripts.common.run import echoed
@@ -84,7 +85,7 @@ def _apply() -> str:
 def _known(plan: device.Plan) -> tuple[Path, list[Step]] | None:
     """The wheel of a former run and its steps, where it is still what passed the checks then, of this very tree and plan."""
     try:
-        said = json.loads((FOLDER / "passed.json").read_text(encoding="utf-8"))
+        said = plain_json(FOLDER / "passed.json")
         wheel = DIST / Path(str(said["wheel"])).name
         same = said["key"] == _key(plan) and sha256_of(wheel) == said["sha256"]
         steps = [Step(str(name), str(outcome), f"in a former run; {why}".rstrip("; ")) for name, outcome, why in said["steps"]]

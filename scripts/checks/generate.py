@@ -15,12 +15,13 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from scripts.common import errors
 from scripts.common.files import atomic_write, hold, say
+from scripts.common.outside import MOST_BYTES, StrictError, read_json
 from scripts.common.paths import BUILD, ROOT
 
 __all__ = ["PAGES", "Page", "faults", "main"]
@@ -125,9 +126,12 @@ def _entry(root: Path, page: Page) -> dict[str, str]:
 
 def _record(root: Path) -> dict[str, dict[str, str]]:
     path = root / RECORD
-    if not path.is_file():
+    try:
+        found: dict[str, dict[str, str]] = read_json(Mapping[str, Mapping[str, str]], path, MOST_BYTES)
+    except FileNotFoundError:
         return {}
-    found: dict[str, dict[str, str]] = json.loads(path.read_text(encoding="utf-8"))
+    except StrictError as error:
+        raise errors.UserError(f"{RECORD} cannot be used", str(error), f"git checkout {RECORD}") from None
     return found
 
 

@@ -21,6 +21,7 @@ __all__ = [
     "load",
     "parse_json",
     "parse_toml",
+    "plain_json",
     "read_json",
     "read_toml",
     "take",
@@ -36,6 +37,18 @@ load, read_json, take = _typed.load, _typed.read_json, _typed.take
 parse_json = _strict.parse_json
 
 MOST_BYTES = 4 << 20
+
+
+def plain_json(path: Path, *, any_text: bool = False) -> Any:
+    """The plain data of a JSON file.
+
+    Raises:
+        FileNotFoundError: there is none.
+        StrictError: it must not be used.
+    """
+    return read_json(Any, path, MOST_BYTES, any_text=any_text)
+
+
 _READERS = ("tomllib", "tomli", "pip._vendor.tomli", "setuptools._vendor.tomli")  # the last two: Python 3.10 without packages
 
 

@@ -10,7 +10,6 @@ import random
 import re
 import signal
 import threading
-import time
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,7 +27,7 @@ LINE = re.compile(
     r'(#.*|[a-zA-Z_:][\w:]*(\{(?:[a-zA-Z_]\w*="(?:[^"\\]|\\.)*",?)*\})? (?:[-+]?[\d.]+(?:e[-+]?\d+)?|NaN|[+-]Inf)( \d+)?)?', re.I
 )
 """A line of the exposition format."""
-_OURS = re.compile(r"^(vllm_dcu_\w+_total\S*) (\S+)$", re.M)
+_OURS = re.compile(r"^(vllm_dcu_\w+_total(?:\{.*\})?) (\S+)$", re.M)
 _MALFORMED: tuple[tuple[bytes, str], ...] = (
     (b"{", "no JSON"),
     (b'{"model": "nobody", "prompt": "a", "max_tokens": 1}', "an unknown model"),

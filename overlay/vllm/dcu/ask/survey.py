@@ -19,7 +19,7 @@ from vllm.dcu.ask.model_config import Linear, ModelError, linears, model_dtype
 from vllm.dcu.dispatch.context import Context
 from vllm.dcu.dispatch.rules import Call
 from vllm.dcu.records.kernels import LLMM1, broken_limit
-from vllm.dcu.records.strict import StrictError, parse_json, plain, read_bytes
+from vllm.dcu.records.strict import StrictError, parse_json, plain, read_bytes, read_head
 
 __all__ = ["Row", "as_text", "main", "read_config", "survey", "weights_dtype"]
 
@@ -67,9 +67,8 @@ def weights_dtype(folder: Path) -> str:
     found = set()
     for file in sorted(folder.glob("*.safetensors")):
         try:
-            with file.open("rb") as opened:
-                length = int.from_bytes(opened.read(8), "little")
-                head = parse_json(opened.read(min(length, _MOST_BYTES)), any_text=True)
+            length = int.from_bytes(read_head(file, 8)[:8], "little")
+            head = parse_json(read_head(file, 8 + min(length, _MOST_BYTES))[8 : 8 + length], any_text=True)
             found |= {words.get(entry["dtype"], "") for name, entry in head.items() if name != "__metadata__"}
         except (OSError, StrictError, TypeError, KeyError, AttributeError):
             return ""

@@ -13,6 +13,7 @@ per entry u64 offset (from the magic), u64 size, u64 id length and the id itself
 from __future__ import annotations
 
 import mmap
+import stat
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -59,7 +60,10 @@ def code_objects(path: str | Path) -> tuple[CodeObject, ...]:
     file cannot be read.
     """
     file = Path(path)
-    if file.stat().st_size == 0:
+    about = file.stat()
+    if not stat.S_ISREG(about.st_mode):
+        raise CodeObjectError(f"{file} is not a regular file")
+    if about.st_size == 0:
         return ()
     with file.open("rb") as handle, mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ) as data:
         found = tuple(_walk(data, file))

@@ -103,7 +103,7 @@ def footing() -> Footing:
 def look(package: Path, plugin: Path | None = None) -> Footing:
     """How the vllm in the folder (or zip) `package` stands. `plugin`: where the plugin that has the platform lies."""
     try:
-        raw = json.loads(_read(package / "dcu" / FILE_NAME) or b"")
+        raw = json.loads(_read(package / "dcu" / FILE_NAME) or b"", object_pairs_hook=_once)
         version, hashes = str(raw["version"]), dict(raw["files"])
     except (ValueError, KeyError, TypeError):
         return Footing(unknown=f"{package} has no build manifest that can be read, so that nothing says which files it was built of")
@@ -119,6 +119,12 @@ def look(package: Path, plugin: Path | None = None) -> Footing:
             if not marked and not (plugin and Path(_origin(name) or "/").resolve().is_relative_to(plugin)):
                 foreign.append(phrase)
     return Footing(version, tuple(found), "", digest.hexdigest() if found else "", tuple(foreign))
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    if len(found := dict(pairs)) != len(pairs):
+        raise ValueError("a key stands twice")
+    return found
 
 
 def _fault(package: Path, name: str, data: bytes | None, built: str, marked: tuple[str, ...]) -> str:
@@ -148,9 +154,9 @@ def _module(name: str) -> str:
 
 
 def _read(path: Path) -> bytes | None:
-    """The bytes of a file of the package, which may lie in a zip; None where there is none."""
+    """The bytes of a file of the package, which may lie in a zip; None where there is none. What is no regular file is never waited for."""
     try:
-        return path.read_bytes()
+        return path.read_bytes() if path.is_file() or not path.exists() else None
     except OSError:
         loader: Any = getattr(sys.modules.get("vllm"), "__loader__", None)
         try:
@@ -163,6 +169,8 @@ def _unchecked(path: Path, source: bytes) -> Path | None:
     """The compiled form of `path`, where Python runs it without asking whether the source is still the same, and it is not."""
     try:
         compiled = Path(importlib.util.cache_from_source(str(path)))
+        if not compiled.is_file():
+            return None
         with compiled.open("rb") as file:
             head = file.read(16)
     except (OSError, NotImplementedError):
@@ -178,6 +186,8 @@ def other_code(package: Path) -> Iterator[str]:
         path = package / name
         try:
             compiled = Path(importlib.util.cache_from_source(str(path)))
+            if not (compiled.is_file() and path.is_file()):
+                continue
             data, text = compiled.read_bytes(), path.read_bytes()
         except (OSError, NotImplementedError):
             continue

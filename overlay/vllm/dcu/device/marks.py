@@ -22,7 +22,7 @@ def rewritten(package: Path) -> list[str]:
     found = []
     for path in sorted(package.rglob("*.py")):
         try:
-            marked = marks(path.read_bytes())
+            marked = marks(path.read_bytes()) if path.is_file() else ()
         except OSError:
             continue
         if marked:

@@ -220,8 +220,8 @@ def module_file(name: str) -> Path | None:
 
 
 def file_hash(path: Path | None) -> str:
-    """sha256 of a file; empty where it is missing or cannot be read."""
-    if path is None:
+    """sha256 of a regular file; empty where it is missing or cannot be read."""
+    if path is None or not path.is_file():
         return ""
     digest = hashlib.sha256()
     try:
@@ -235,6 +235,6 @@ def file_hash(path: Path | None) -> str:
 
 def _first_line(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8", errors="replace").split("\n", 1)[0].strip()
+        return path.read_text(encoding="utf-8", errors="replace").split("\n", 1)[0].strip() if path.is_file() else ""
     except OSError:
         return ""

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-__all__ = ["MOST_TEXT", "StrictError", "below", "checked", "parse_json", "plain", "read_bytes", "wrong"]
+__all__ = ["MOST_TEXT", "StrictError", "below", "checked", "parse_json", "plain", "read_bytes", "read_head", "wrong"]
 
 MOST_TEXT = 4096
 """Characters of one text; what a tool or a log shows of it is shorter still (`plain`)."""
@@ -71,6 +71,22 @@ def read_bytes(path: Path, most: int, *, private: bool = False) -> bytes:
         StrictError: it is no regular file, too large, could have been written by someone else, or (then with an OSError as its cause)
             the system does not let it be read.
     """
+    data = _read(path, most, most, private)
+    if len(data) > most:
+        raise StrictError("", f"it holds more than {most} bytes", path)
+    return data
+
+
+def read_head(path: Path, size: int) -> bytes:
+    """The first bytes, `size` of them and one more, of a regular file of whatever length.
+
+    Raises:
+        FileNotFoundError, StrictError: as `read_bytes`.
+    """
+    return _read(path, size, None, False)
+
+
+def _read(path: Path, size: int, most: int | None, private: bool) -> bytes:
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
     except FileNotFoundError:
@@ -81,24 +97,23 @@ def read_bytes(path: Path, most: int, *, private: bool = False) -> bytes:
         if why := _unfit(os.fstat(descriptor), most, private):
             raise StrictError("", why, path)
         with os.fdopen(descriptor, "rb", closefd=False) as file:
-            data = file.read(most + 1)
+            return file.read(size + 1)
     except OSError as error:
         raise StrictError("", f"it cannot be read ({error.strerror})", path) from error
     finally:
         os.close(descriptor)
-    if len(data) > most:
-        raise StrictError("", f"it holds more than {most} bytes", path)
-    return data
 
 
-def _unfit(found: os.stat_result, most: int, private: bool) -> str:
+def _unfit(found: os.stat_result, most: int | None, private: bool) -> str:
     if not stat.S_ISREG(found.st_mode):
         return "it is not a regular file"
     if private and found.st_uid not in (os.geteuid(), 0):
         return f"it belongs to user {found.st_uid}, not to this one or root"
     if private and found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         return "others may write it (chmod go-w)"
-    return f"{found.st_size} bytes are more than the {most} that belong there" if found.st_size > most else ""
+    if most is not None and found.st_size > most:
+        return f"{found.st_size} bytes are more than the {most} that belong there"
+    return ""
 
 
 def parse_json(data: bytes, *, any_text: bool = False) -> Any:

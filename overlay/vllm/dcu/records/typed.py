@@ -56,7 +56,7 @@ def load(kind: Any, value: Any, field: str = "") -> Any:
     """The `kind` that plain data describes.
 
     `kind` is a dataclass or one of bool, int, float, str, an enum, a `Literal`, `tuple[X, ...]`, `Mapping[str, X]`, a union of those, each
-    with rules in `Annotated`. A whole number will do for a float; otherwise types are exact (a bool is no int).
+    with rules in `Annotated`; or `Any`, where any plain data will do. A whole number will do for a float; otherwise types are exact (a bool is no int).
 
     Raises:
         StrictError: a field is missing, unknown, of another type, breaks a rule, or the dataclass itself refuses it.
@@ -73,6 +73,8 @@ Loader = Callable[[Any, str], Any]
 @functools.cache
 def _loader(kind: Any) -> Loader:
     origin, args = typing.get_origin(kind), typing.get_args(kind)
+    if kind is Any:
+        return lambda value, field: value
     if dataclasses.is_dataclass(kind):
         return functools.partial(_load_dataclass, kind)
     if origin is typing.Annotated:

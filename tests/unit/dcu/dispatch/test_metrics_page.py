@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from vllm.dcu.dispatch.countfiles import write_merged
 from vllm.dcu.dispatch.counters import Tally
+from vllm.dcu.dispatch.countfiles import write_merged
 from vllm.dcu.dispatch.metrics import DispatchCollector
 
 from tests.unit.dcu.dispatch.test_counting_never_harms import HEADER, HIT, MISS, count, old_files, until

@@ -57,7 +57,7 @@ def test_what_is_no_line_of_metrics_is_not(line: str) -> None:
     assert not LINE.fullmatch(line)
 
 
-PAGE = 'vllm_dcu_dispatch_hits_total{a="b"} 3.0\nother_total 9.0\n'
+PAGE = 'vllm_dcu_dispatch_hits_total{a="b c"} 3.0\nother_total 9.0\n'
 
 
 @pytest.mark.parametrize(

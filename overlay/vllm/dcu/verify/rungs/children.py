@@ -10,16 +10,21 @@ import subprocess
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from vllm.dcu.dispatch.countfiles import merge, read_folder
 from vllm.dcu.env import CAPABILITIES, EVIDENCE, SIGNATURES, STATS_DIR
+from vllm.dcu.records.strict import StrictError
+from vllm.dcu.records.typed import read_json
 from vllm.dcu.verify.rungs.stage import ModelPlan, Stage
 from vllm.dcu.verify.server import Server, last_line, running
 
-__all__ = ["CANDIDATE", "ChildError", "ModelRun", "environment", "hits_in", "model_run", "serving"]
+__all__ = ["CANDIDATE", "ChildError", "ModelRun", "environment", "hits_in", "model_run", "read_result", "serving"]
 
 CANDIDATE = "candidate.json"
 """The evidence file of the climb itself, in its folder: what its children read instead of the site's."""
+
+_MOST_BYTES = 64 << 20
 
 
 class ChildError(RuntimeError):
@@ -97,8 +102,19 @@ def model_run(stage: Stage, folder: Path, mode: str) -> tuple[ModelRun, Path]:
             done = subprocess.run(argv, env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, check=False)
         if done.returncode or not result.is_file():
             raise ChildError(f"the {mode} run of the model ended with {done.returncode}: {last_line(home / 'log.txt')}")
-    data = json.loads(result.read_text(encoding="utf-8"))
-    return ModelRun(tuple(data["tokens"]), data["hits"], data["kernels"], data["device_events"], data["seconds"]), home
+    return read_result(ModelRun, result), home
+
+
+def read_result(kind: Any, path: Path) -> Any:
+    """The `kind` that a child wrote to a JSON file.
+
+    Raises:
+        ChildError: it is not one.
+    """
+    try:
+        return read_json(kind, path, _MOST_BYTES, any_text=True)
+    except (FileNotFoundError, StrictError) as error:
+        raise ChildError(f"what a child process wrote cannot be used: {error}") from error
 
 
 def serving(stage: Stage, plan: ModelPlan, folder: Path, log: Path, on: bool, stats: Path) -> AbstractContextManager[Server]:

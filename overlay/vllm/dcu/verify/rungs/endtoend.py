@@ -14,9 +14,10 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from vllm.dcu.evidence.ladder import Figure, Measure, Result, Trial, failed, not_run, passed
-from vllm.dcu.verify.rungs.children import ChildError, hits_in, serving
+from vllm.dcu.verify.rungs.children import ChildError, hits_in, read_result, serving
 from vllm.dcu.verify.rungs.model import missing
 from vllm.dcu.verify.rungs.stage import Stage
 from vllm.dcu.verify.server import Server, processes_of
@@ -72,7 +73,7 @@ def _leg(stage: Stage, trial: Trial, folder: Path, load: Load, name: str, number
         _bench(stage, server, load, home, trial.raw / f"bench-{name}-{number}.log")
         memory = _memory(server.process.pid)
         server.stop()
-    result = json.loads((home / "bench.json").read_text(encoding="utf-8"))
+    result = read_result(Mapping[str, Any], home / "bench.json")
     trial.keep(f"bench-{name}-{number}.json", json.dumps(result, indent=1))
     if result["failed"] or result["completed"] != load.prompts:
         raise ChildError(

@@ -12,6 +12,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from vllm.dcu.records.strict import parse_json, read_bytes
+
 if TYPE_CHECKING:
     from vllm.v1.engine.llm_engine import LLMEngine
 
@@ -22,7 +24,7 @@ _PROMPT = "The first service of this device"
 
 def main(argv: Sequence[str]) -> int:
     """Run what the file `argv[0]` asks for and write what was seen to `argv[1]`, whole or not at all."""
-    spec = json.loads(Path(argv[0]).read_text(encoding="utf-8"))
+    spec = parse_json(read_bytes(Path(argv[0]), 1 << 20), any_text=True)
     begun = time.monotonic()
     engine = engine_of(spec["model"], spec["arguments"], spec["mode"])
     seconds = time.monotonic() - begun
