@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 __all__ = [
@@ -19,6 +20,7 @@ __all__ = [
     "TREE",
     "UPSTREAM_TOML",
     "cache_dir",
+    "kept",
     "shown",
 ]
 
@@ -42,14 +44,27 @@ def cache_dir() -> Path:
     """Folder for verified downloads: $GFX936_CACHE, else the user's cache folder, else build/cache (no home, or none that can be written)."""
     if chosen := os.environ.get("GFX936_CACHE"):
         return Path(chosen).resolve()
-    base = os.environ.get("XDG_CACHE_HOME") or (os.environ.get("HOME") and str(Path(os.environ["HOME"]) / ".cache"))
-    if base:
-        folder = Path(base) / "vllm-for-gfx936"
+    if folder := _of_the_user():
         with contextlib.suppress(OSError):
             folder.mkdir(parents=True, exist_ok=True)
             if os.access(folder, os.W_OK):
                 return folder
     return BUILD / "cache"
+
+
+def _of_the_user() -> Path | None:
+    base = os.environ.get("XDG_CACHE_HOME") or (os.environ.get("HOME") and str(Path(os.environ["HOME"]) / ".cache"))
+    return Path(base) / "vllm-for-gfx936" if base else None
+
+
+def kept(name: str) -> Iterator[Path]:
+    """Where a download of that name lies already: in the cache, in offline/, and in the user's cache folder, which may be read only."""
+    mine = None if os.environ.get("GFX936_CACHE") else _of_the_user()
+    folders = dict.fromkeys((cache_dir(), OFFLINE, *([mine] if mine else [])))
+    for folder in folders:
+        with contextlib.suppress(OSError):
+            if (folder / name).is_file():
+                yield folder / name
 
 
 def shown(path: Path) -> str:

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from scripts.common import childenv, errors, git, tools
 from scripts.common.files import sha256_of
-from scripts.common.paths import OFFLINE, ROOT, cache_dir, shown
+from scripts.common.paths import OFFLINE, ROOT, cache_dir, kept, shown
 from scripts.machine import doctor_device, facts
 from scripts.machine.diagnosis import Finding
 from scripts.upstream.releases import read_pin
@@ -88,7 +88,7 @@ def _pinned(target: str) -> dict[str, bool]:
     found = {}
     for name, (artifact, variable) in wanted.items():
         given = os.environ.get(variable)
-        places = [Path(given)] if given else [cache_dir() / artifact.name, OFFLINE / artifact.name]
+        places = [Path(given)] if given else kept(artifact.name)
         found[name] = any(place.is_file() and sha256_of(place) == artifact.sha256 for place in places)
     return found
 

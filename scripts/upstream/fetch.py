@@ -10,7 +10,7 @@ from pathlib import Path
 
 from scripts.common import errors
 from scripts.common.files import hold, say
-from scripts.common.paths import OFFLINE, cache_dir, shown
+from scripts.common.paths import OFFLINE, cache_dir, kept, shown
 from scripts.upstream import index
 from scripts.upstream.releases import Artifact, read_pin
 
@@ -51,8 +51,12 @@ def fetch(artifact: Artifact, given: Path | None = None, variable: str = "UPSTRE
         if final.exists():
             index.verify(artifact, final)
             return final
-        if (OFFLINE / artifact.name).is_file():
-            return _from_user(artifact, OFFLINE / artifact.name, final, "offline")
+        for there in kept(artifact.name):
+            try:
+                return _from_user(artifact, there, final, shown(there.parent))
+            except errors.DamagedDownload:
+                if there.parent == OFFLINE:
+                    raise  # nothing is fetched there; a cache that cannot be written cannot be mended either
         part = folder / f"{artifact.name}.part"
         say(f"fetching {artifact.name} ({artifact.size / 1e6:.1f} MB)")
         index.download(artifact, part)

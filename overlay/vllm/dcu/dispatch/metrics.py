@@ -72,7 +72,8 @@ class DispatchCollector:
             device = (group["arch"], group["simulated"])
             now[0].update({(*device, capability): value for capability, value in group["hits"].items()})
             for miss in group["misses"]:
-                now[1][(*device, *(str(miss[name]) for name in _MISS[2:]))] += miss["count"]
+                labels = (*device, *(str(miss[name]) for name in _MISS[2:]))
+                now[1][labels] += miss["count"]
             now[2].update({(*device, capability): value for capability, value in group["launches"].items()})
         for family, shown, found in zip((hits, misses, launches), self._shown, now, strict=True):
             for labels, value in found.items():

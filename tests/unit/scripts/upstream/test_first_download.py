@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from scripts.common import errors
+from scripts.common import errors, paths
+from scripts.machine import doctor
 from scripts.upstream import fetch, index
 from scripts.upstream.releases import Artifact
 
@@ -58,3 +61,40 @@ def test_a_part_that_was_left_is_handed_to_the_download(cache: Path, monkeypatch
     before = arriving(monkeypatch, GOOD)
     fetch.fetch(SDIST)
     assert before == [GOOD[:5]]
+
+
+@pytest.fixture
+def read_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A machine whose user's cache folder, with the file in it, cannot be written; root here may write everywhere."""
+    monkeypatch.delenv("GFX936_CACHE", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
+    mine = tmp_path / "home" / "vllm-for-gfx936"
+    mine.mkdir(parents=True)
+    (mine / SDIST.name).write_bytes(GOOD)
+    monkeypatch.setattr(paths, "BUILD", tmp_path / "build")
+    real = os.access
+    monkeypatch.setattr(os, "access", lambda path, mode: real(path, mode) and not (mode == os.W_OK and Path(path) == mine))
+    return mine / SDIST.name
+
+
+def test_what_a_cache_that_cannot_be_written_holds_is_not_fetched_again(read_only: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert list(paths.kept(SDIST.name)) == [read_only]
+    before = arriving(monkeypatch, GOOD)
+    assert fetch.fetch(SDIST) == paths.BUILD / "cache" / SDIST.name
+    assert before == []
+    monkeypatch.setenv("GFX936_CACHE", str(paths.BUILD / "other"))
+    assert list(paths.kept(SDIST.name)) == [], "a cache that was chosen is the only one"
+
+
+def test_a_damaged_one_there_does_not_stop_a_download(read_only: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read_only.write_bytes(b"x" * len(GOOD))
+    assert arriving(monkeypatch, GOOD) == []
+    assert fetch.fetch(SDIST).read_bytes() == GOOD
+
+
+def test_the_doctor_sees_it_too(read_only: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("UPSTREAM_SDIST", raising=False)
+    monkeypatch.setattr(doctor, "read_pin", lambda: SimpleNamespace(sdist=SDIST, cpu_wheels={}))
+    assert doctor._sdist("cpu").found == f"{SDIST.name} is here"
+    read_only.unlink()
+    assert "is not in the cache" in doctor._sdist("cpu").found
