@@ -50,7 +50,6 @@ HARM: dict[str, Callable[[Path], object]] = {
     "files overwritten": lambda folder: [path.write_bytes(b"x" * 100) for path in folder.rglob("*")],
     "a file in its place": lambda folder: (shutil.rmtree(folder), folder.write_text("")),
     "dead files folded": lambda folder: write_merged(folder),
-    "swapped, and a run ends": lambda folder: (folder.rename(folder.with_name("aside")), folder.mkdir(), old_files(folder, 0)),
 }
 
 
