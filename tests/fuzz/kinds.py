@@ -18,6 +18,8 @@ from vllm.dcu.dispatch.counts import Header, Key
 from vllm.dcu.evidence import store
 from vllm.dcu.evidence.ladder import Climb, Measure, Step, failed, passed
 from vllm.dcu.evidence.report import ReportError, as_json, load_report
+from vllm.dcu.profile.report import Account, Group, Line, Linear, Place, Profile, ProfileError, Suggestion, load_profile
+from vllm.dcu.profile.report import Kind as Advice
 from vllm.dcu.records.record import Record
 from vllm.dcu.records.strict import StrictError, parse_json
 from vllm.dcu.records.typed import dump, load, read_json
@@ -79,6 +81,27 @@ _CONFIG = {
     "architectures": ["Qwen3ForCausalLM"], "hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16,
     "intermediate_size": 128, "vocab_size": 1000, "num_hidden_layers": 2, "attention_bias": False, "torch_dtype": "bfloat16",
 }  # fmt: skip
+_STEP = Measure(25.0, 24.0, 26.0, 32, "us", "lower")
+_LINES = (
+    Line(
+        Group.LINEAR,
+        Place.DEVICE,
+        "aten::linear",
+        "Cijk",
+        1.0,
+        20.0,
+        19.0,
+        21.0,
+        1e6,
+        Linear("bfloat16", 1, 8, 8, "F.linear", "a", ("rows",)),
+    ),
+    Line(Group.GAP, Place.GAP, "forward", "before aten::add", 1.0, 7.0, 6.0, 8.0, 0.0, None),
+)
+_ADVICE = (Suggestion(Advice.LINEAR, "Linear", 0.01, {"us a step": 20.0, "calls": 1, "graphs": "on"}, "a command", "it is not so"),)
+_PROFILE = Profile(
+    1, "M", ("--seed", "0"), 128, True, False, BINDING, Measure(900.0, 890.0, 910.0, 15, "GB/s", "higher"),
+    (Account("decode", 1, _STEP, _STEP, _LINES, -2.0, _ADVICE),),
+)  # fmt: skip
 _STATE = {"inputs": "a" * 64, "base": "b" * 40, "head": "c" * 40, "tree": "d" * 40, "moving_to": ""}
 _REBASE = dump(rebase.RunState("run", "1.1.0", {"1.1.0 a.patch": "drop"}, "1.1.0 b.patch", "e" * 40, {"vllm/x.py": "content"}))
 
@@ -114,6 +137,7 @@ KINDS: dict[str, Kind] = {
     "record": Kind(_json(dump(site_record())), _record, (StrictError,), dump),
     "report": Kind(_json(as_json(_CLIMB)), load_report, (ReportError,), as_json),
     "step": Kind(_json(dump(_CLIMB.steps[0])), lambda p: read_json(Step, p, 1 << 20), (StrictError,), dump),
+    "profile": Kind(_json(dump(_PROFILE)), load_profile, (ProfileError,), dump),
     "counts": Kind(_COUNTS, read_process, (StrictError,), None, tail=CELL_BYTES),
     "manifest": Kind(
         _MANIFEST.to_json(), lambda p: manifest.parse(p.read_bytes()), (manifest.ManifestError,), lambda m: json.loads(m.to_json())

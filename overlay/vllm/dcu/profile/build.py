@@ -6,8 +6,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from vllm.dcu.evidence.ladder import measure
-from vllm.dcu.profile.account import Names, account, names_of
+from vllm.dcu.profile.account import account
 from vllm.dcu.profile.flame import write_flame
+from vllm.dcu.profile.pieces import Names, names_of
 from vllm.dcu.profile.report import Account, Group, Linear, Profile
 from vllm.dcu.profile.runs import Phase, Ran, Spec
 from vllm.dcu.profile.suggest import Facts, suggestions

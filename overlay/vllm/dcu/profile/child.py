@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from vllm.dcu.evidence.binding import Binding, observe_binding
 from vllm.dcu.evidence.ladder import write_whole
-from vllm.dcu.profile.account import GENERIC, shapes_of
+from vllm.dcu.profile.account import shapes_of
+from vllm.dcu.profile.pieces import GENERIC
 from vllm.dcu.profile.report import Linear
 from vllm.dcu.profile.runs import Phase, Ran, Spec
 from vllm.dcu.profile.trace import Shape, read_trace

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from vllm.dcu.dispatch.reasons import Reason
-from vllm.dcu.profile.account import GENERIC
+from vllm.dcu.profile.pieces import GENERIC
 from vllm.dcu.profile.report import Group, Kind, Line, Place, Suggestion
 
 __all__ = ["Facts", "suggestions"]

@@ -69,7 +69,7 @@ def linear(m: int, k: int, n: int = 1, us: float = 0.0, launch: Sequence[tuple[s
     """A bf16 Linear's operator, with the operator that computes it inside where one is named."""
     more = {"dims": [[n, k], [m, k], []], "types": [BF16, BF16, ""]}
     if inner:
-        return ("vllm::rocm_unquantized_gemm", 0.0, [(inner, us, (), {"launch": launch})], more)
+        return ("vllm::rocm_unquantized_gemm", 2.0, [(inner, us, (), {"launch": launch})], more)
     return ("vllm::rocm_unquantized_gemm", us, (), {**more, "launch": launch})
 
 

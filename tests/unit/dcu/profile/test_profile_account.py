@@ -9,7 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from vllm.dcu.profile.account import account, names_of, shapes_of
+from vllm.dcu.profile.account import account, shapes_of
+from vllm.dcu.profile.pieces import names_of
 from vllm.dcu.profile.report import Group, Line, Linear, Place
 from vllm.dcu.profile.trace import Shape, TraceError, read_trace, trace_of
 
