@@ -70,7 +70,7 @@ class DcuRocmPlatform(RocmPlatform):
 
     @classmethod
     def use_custom_allreduce(cls) -> bool:
-        """Never: it has hard-locked gfx936 hosts. Quick all-reduce is built behind the same answer."""
+        """Never: it has hard-locked gfx936 hosts (docs/evidence/field-report.md). Quick all-reduce is built behind the same answer."""
         return False
 
     # Without amdsmi. Where it named the arch it works, and upstream's own code runs.
