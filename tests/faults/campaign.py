@@ -2,6 +2,8 @@
 
     python -m tests.faults.campaign [VERB ...]        every call, each with two kinds of error: hours, by hand (docs/hostile-input.md)
 
+EVERY=n takes every n-th call, KINDS=n as many errors for each, FROM=n begins at call n. SIGTERM ends it with what was seen until then.
+
 A test climbs a few of them each time (`tests/integration/test_faults.py`).
 """
 
@@ -13,6 +15,7 @@ import itertools
 import json
 import os
 import shutil
+import signal
 import struct
 import subprocess
 import sys
@@ -237,10 +240,11 @@ def lab(name: str, folder: Path, library: Path, plant: Callable[[Path], object] 
 
 @dataclass
 class Found:
-    """What a campaign saw: calls there are, runs, exit codes, and a sentence for each fault."""
+    """What a campaign saw: calls there are, runs, the last call tried, exit codes, and a sentence for each fault."""
 
     calls: int = 0
     runs: int = 0
+    last: int = 0
     codes: Counter[int] = field(default_factory=Counter)
     faults: list[str] = field(default_factory=list)
 
@@ -266,13 +270,17 @@ def _judge(there: Lab, code: int, said: str) -> str:
     return ""
 
 
-def run_case(there: Lab, every: int = 1, kinds: int = 2, most: int = 0, errors: Sequence[int] = KINDS) -> Found:
-    """Let each `every`-th call fail, with `kinds` of the errors in turn; with `most`, as many calls at even distances."""
+def run_case(
+    there: Lab, every: int = 1, kinds: int = 2, most: int = 0, errors: Sequence[int] = KINDS, found: Found | None = None, first: int = 0
+) -> Found:
+    """Let each `every`-th call from `first` on fail, with `kinds` of the errors in turn; with `most`, as many calls at even distances."""
     there.restore()
-    found = Found(calls=there.run()[1])
+    found = Found() if found is None else found
+    found.calls = there.run()[1]
     turn = itertools.cycle(errors)
     every = max(every, found.calls // most) if most else every
-    for at in range(1 + every // 2, found.calls + 1, every):
+    for at in range(first or 1 + every // 2, found.calls + 1, every):
+        found.last = at
         for kind in itertools.islice(turn, kinds):
             there.restore()
             code, _, what, said = there.run(at, kind)
@@ -285,17 +293,23 @@ def run_case(there: Lab, every: int = 1, kinds: int = 2, most: int = 0, errors: 
 
 def main(names: list[str]) -> int:
     bad = 0
+    every, kinds, first = (int(os.environ.get(name, default)) for name, default in (("EVERY", "1"), ("KINDS", "2"), ("FROM", "0")))
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     for name in names or list(CASES):
-        with tempfile.TemporaryDirectory(prefix="gfx936-faults-") as folder:
-            library = build_library(Path(folder))
-            with lab(name, Path(folder) / "lab", library) as there:
-                found = run_case(there, every=int(os.environ.get("EVERY", "1")), kinds=int(os.environ.get("KINDS", "2")))
-        print(
-            f"{name}: {found.calls} calls, {found.runs} faults, exit codes {dict(sorted(found.codes.items()))}, {len(found.faults)} wrong",
-            flush=True,
-        )
-        for line in found.faults:
-            print("  " + line, flush=True)
+        found = Found()
+        try:
+            with tempfile.TemporaryDirectory(prefix="gfx936-faults-") as folder:
+                library = build_library(Path(folder))
+                with lab(name, Path(folder) / "lab", library) as there:
+                    run_case(there, every, kinds, found=found, first=first)
+        finally:
+            codes = dict(sorted(found.codes.items()))
+            print(
+                f"{name}: {found.calls} calls, to {found.last}: {found.runs} faults, exit codes {codes}, {len(found.faults)} wrong",
+                flush=True,
+            )
+            for line in found.faults:
+                print("  " + line, flush=True)
         bad += len(found.faults)
     return 1 if bad else 0
 
