@@ -22,6 +22,7 @@ __all__ = [
     "parse_json",
     "parse_toml",
     "plain_json",
+    "read_bytes",
     "read_json",
     "read_toml",
     "take",
@@ -34,7 +35,7 @@ StrictError: type[ValueError] = _strict.StrictError
 OPTIONAL: str = _typed.OPTIONAL
 Between, Most, Words = _typed.Between, _typed.Most, _typed.Words
 load, read_json, take = _typed.load, _typed.read_json, _typed.take
-parse_json = _strict.parse_json
+parse_json, read_bytes = _strict.parse_json, _strict.read_bytes
 
 MOST_BYTES = 4 << 20
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from scripts.common import errors
+from scripts.common.outside import MOST_BYTES, StrictError, read_bytes
 from scripts.common.paths import PATCHES, shown
 
 __all__ = ["STATUSES", "Patch", "Touched", "load", "parse_patch", "problems", "read_series", "slug"]
@@ -100,8 +101,8 @@ def read_series(folder: Path = PATCHES) -> list[str]:
     """
     series = folder / "series"
     try:
-        lines = series.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
+        lines = read_bytes(series, MOST_BYTES).decode("utf-8").splitlines()
+    except (OSError, StrictError, UnicodeDecodeError) as error:
         raise errors.MissingInput(
             f"{shown(series)} cannot be read ({getattr(error, 'strerror', error)})",
             "it holds the order of the patches",

@@ -85,11 +85,15 @@ def _properties(path: Path) -> dict[str, int]:
     The kernel answers EPERM for devices that the container's cgroup withholds.
     """
     try:
-        text = path.read_text(encoding="ascii", errors="replace")
+        text = path.read_text(encoding="ascii", errors="replace") if path.is_file() else ""
     except OSError:
         return {}
     fields = (line.split() for line in text.splitlines())
-    return {f[0]: int(f[1]) for f in fields if len(f) == 2 and f[1].isascii() and f[1].isdigit()}
+    return {f[0]: int(f[1]) for f in fields if len(f) == 2 and _is_number(f[1])}
+
+
+def _is_number(text: str) -> bool:
+    return len(text) <= 20 and text.isascii() and text.isdigit()
 
 
 def _numbered(folder: Path) -> list[Path]:
@@ -172,7 +176,7 @@ def _chosen(nodes: tuple[Node, ...], wanted: str) -> tuple[Node, ...] | None:
             kept += named
             continue
         index = token.removeprefix("-")
-        if not (index.isascii() and index.isdigit()):
+        if not _is_number(index):
             return None
         if token.startswith("-") or int(index) >= len(nodes):
             break

@@ -55,9 +55,9 @@ _QUANTIZATION_SHUT = {
     "fp_quant": "mx",
 }
 
-_FORMAT = re.compile(r"(?i)(?:(fp8|float8|ptpc_fp8|fbgemm_fp8)|mxfp|mx_|mx\d|nvfp|fp4|fp6|petit_nvfp4|float4)")
+_FORMAT = re.compile(r"(?i)(?:torch\.)?(?:(fp8|float8|ptpc_fp8|fbgemm_fp8)|mxfp|mx_|mx\d|nvfp|fp4|fp6|fpx|petit_nvfp4|float4)")
 _FORMAT_KEYS = frozenset(
-    {"quant_method", "quant_algo", "kv_cache_quant_algo", "quant_type", "quant_format", "dtype", "format", "weight_dtype", "_type"}
+    {"quant_method", "quant_algo", "_data", "kv_cache_quant_algo", "quant_type", "quant_format", "dtype", "format", "weight_dtype", "_type"}
     | {"activation_dtype", "forward_dtype", "data_type", "act_data_type"}
 )
 
@@ -81,10 +81,13 @@ _SWITCHES = (
 
 
 def _asks(switch: _Switch, value: str) -> bool:
-    """Upstream's reading of the variable: a choice other than its `off`, or one of its true values."""
+    """Upstream's reading of the variable, which differs: a choice other than its `off`, one of its true values, or any number but 0."""
     if switch.off == "NONE":
         return value not in ("", "NONE")
-    return value.strip().lower() in _TRUE
+    try:
+        return bool(int(value))
+    except ValueError:
+        return value.strip().lower() in _TRUE
 
 
 def _sentence(subject: str, capability: str, outcome: str) -> str:
@@ -161,7 +164,7 @@ def _kv_cache(subject: str, dtype: str, outcome: str) -> str | None:
 
 def kv_scheme_refusal(scheme: object) -> str | None:
     """Why a checkpoint with this `kv_cache_scheme` may not run: whatever it says, upstream's attention layer makes an fp8 cache of it."""
-    if not scheme:
+    if scheme is None:
         return None
     outcome = "Take kv_cache_scheme out of the quantization that its config.json describes: the weights stay as they are."
     return _sentence("The checkpoint's kv_cache_scheme", "fp8", outcome)
@@ -181,8 +184,8 @@ def checkpoint_refusal(config: object) -> str | None:
 
 def _shut_format(node: object) -> str | None:
     if isinstance(node, Mapping):
-        if node.get("type") == "float" and node.get("num_bits") in (4, 8):
-            return "fp8" if node["num_bits"] == 8 else "mx"
+        if str(node.get("type")).lower() == "float" and (bits := str(node.get("num_bits")).removesuffix(".0").strip()) in ("4", "8"):
+            return "fp8" if bits == "8" else "mx"
         named = (_FORMAT.match(value) for key, value in node.items() if key in _FORMAT_KEYS and isinstance(value, str))
         hit = next((match for match in named if match), None)
         if hit:

@@ -151,9 +151,12 @@ class Reader:
                 continue
             try:
                 stamp = identity(path)
-                counts, changes = (known[path.name][1], False) if known.get(path.name, (None,))[0] == stamp else _read(path)
+                seen = known.get(path.name)
+                counts, changes = (seen[1], False) if seen and seen[0] == stamp else _read(path)
             except FileNotFoundError:
                 gone = True
+                if path.is_symlink():
+                    problems.append(f"{plain(path.name)} was left out: it is a link to nothing")
             except StrictError as error:
                 problems.append(f"{plain(path.name)} was left out: {StrictError(error.field, error.why)}")
             else:

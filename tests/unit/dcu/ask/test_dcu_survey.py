@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -153,6 +155,18 @@ def test_without_a_word_in_the_configuration_the_files_say_the_dtype(tmp_path: P
     (tmp_path / "a.safetensors").write_bytes(len(head).to_bytes(8, "little") + head + b"00")
     assert weights_dtype(tmp_path) == "float16"
     (tmp_path / "b.safetensors").write_bytes(b"cut")
+    assert weights_dtype(tmp_path) == ""
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, Path.mkdir, lambda p: p.symlink_to("/dev/zero"), lambda p: p.symlink_to(p)])
+def test_what_is_no_file_among_the_weights_is_not_waited_for(tmp_path: Path, make: Callable[[Path], object]) -> None:
+    make(tmp_path / "a.safetensors")
+    assert weights_dtype(tmp_path) == ""
+
+
+def test_weights_whose_header_says_a_key_twice_say_nothing(tmp_path: Path) -> None:
+    head = b'{"w": {"dtype": "F16", "dtype": "F16"}}'
+    (tmp_path / "a.safetensors").write_bytes(len(head).to_bytes(8, "little") + head)
     assert weights_dtype(tmp_path) == ""
 
 

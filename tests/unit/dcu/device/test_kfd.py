@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -59,10 +60,28 @@ def test_nodes_come_in_the_order_of_their_numbers(tmp_path: Path) -> None:
     assert [node.number for node in kfd.gpu_nodes(root)] == list(range(1, 12))
 
 
-@pytest.mark.parametrize("text", ["", "gfx_target_version", "gfx_target_version x", "gfx_target_version -1", "\0\xff\n", "a b c\n" * 9])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "gfx_target_version",
+        "gfx_target_version x",
+        "gfx_target_version -1",
+        "gfx_target_version " + "9" * 5000,
+        "\0\xff\n",
+        "a b c\n" * 9,
+    ],
+)
 def test_a_damaged_properties_file_is_a_node_that_does_not_count(tmp_path: Path, text: str) -> None:
     root = topology(tmp_path, (HYGON, 90306))
     (root / "nodes" / "1" / "properties").write_text(text, encoding="latin-1")
+    assert kfd.gpu_nodes(root) == ()
+
+
+def test_a_properties_file_that_is_a_fifo_is_not_waited_for(tmp_path: Path) -> None:
+    root = topology(tmp_path, (HYGON, 90306))
+    (root / "nodes" / "1" / "properties").unlink()
+    os.mkfifo(root / "nodes" / "1" / "properties")
     assert kfd.gpu_nodes(root) == ()
 
 
@@ -91,6 +110,14 @@ def test_links_tell_xgmi_from_pcie(tmp_path: Path) -> None:
         ({"CUDA_VISIBLE_DEVICES": "GPU-00000000000000a2,0"}, [2, 1]),
         ({"CUDA_VISIBLE_DEVICES": "GPU-00000000000000a"}, None),
         ({"CUDA_VISIBLE_DEVICES": "first"}, None),
+        ({"HIP_VISIBLE_DEVICES": "9" * 5000}, None),
+        ({"HIP_VISIBLE_DEVICES": "\u0661"}, None),
+        ({"HIP_VISIBLE_DEVICES": "+1"}, None),
+        ({"HIP_VISIBLE_DEVICES": "1;0"}, None),
+        ({"HIP_VISIBLE_DEVICES": "1,"}, None),
+        ({"HIP_VISIBLE_DEVICES": "01"}, [2]),
+        ({"HIP_VISIBLE_DEVICES": "1,1"}, [2, 2]),
+        ({"ROCR_VISIBLE_DEVICES": "GPU-00000000000000A3,0", "CUDA_VISIBLE_DEVICES": "1"}, [1]),
         ({"ROCR_VISIBLE_DEVICES": "2,1"}, [3, 2]),
         ({"ROCR_VISIBLE_DEVICES": "2,1", "HIP_VISIBLE_DEVICES": "1"}, [2]),
         ({"ROCR_VISIBLE_DEVICES": "2,1", "HIP_VISIBLE_DEVICES": "2"}, []),

@@ -16,6 +16,7 @@ from vllm.dcu.device import shut
         ("VLLM_ROCM_SHUFFLE_KV_CACHE_LAYOUT", "1", "0", "AITER"),
         ("VLLM_ROCM_CUSTOM_PAGED_ATTN", "1", "0", "custom paged attention"),
         ("VLLM_ROCM_FP8_MFMA_PAGE_ATTN", "1", "0", "fp8"),
+        *[("VLLM_ROCM_FP8_MFMA_PAGE_ATTN", number, "0", "fp8") for number in ("2", "01", " 1 ", "-1", "1_0", "\uff12")],
         ("VLLM_ROCM_QUICK_REDUCE_QUANTIZATION", "FP", "NONE", "quick all-reduce"),
         ("VLLM_ROCM_QUICK_REDUCE_QUANTIZATION", "INT4", "NONE", "quick all-reduce"),
     ],
@@ -36,6 +37,8 @@ def test_a_request_by_environment_is_turned_off_and_said(variable: str, value: s
         {},
         {"VLLM_ROCM_USE_AITER": "0"},
         {"VLLM_ROCM_USE_AITER": ""},
+        {"VLLM_ROCM_FP8_MFMA_PAGE_ATTN": "00"},
+        {"VLLM_ROCM_FP8_MFMA_PAGE_ATTN": "9" * 5000},
         {"VLLM_ROCM_QUICK_REDUCE_QUANTIZATION": "NONE"},
         {"VLLM_ROCM_CUSTOM_PAGED_ATTN": "0"},
         {"VLLM_ROCM_USE_SKINNY_GEMM": "1"},
@@ -71,6 +74,17 @@ def test_generic_attention_is_open(backend: str, vit: bool) -> None:
         {"quant_method": "quark", "global_quant_config": {"weight": {"dtype": "fp8_e4m3"}}},
         {"quant_method": "quark", "layer_quant_config": [{"weight": {"dtype": "fp4"}}]},
         {"quant_method": "torchao", "quant_type": {"default": {"_type": "Float8WeightOnlyConfig"}}},
+        {"quant_method": "torchao", "quant_type": {"default": {"_type": "FPXWeightOnlyConfig"}}},
+        {
+            "quant_method": "torchao",
+            "quant_type": {"default": {"_type": "X", "_data": {"t": {"_type": "torch.dtype", "_data": "float8_e4m3fn"}}}},
+        },
+        {"quant_method": "torchao", "quant_type": {"default": {"_type": "X", "_data": {"weight_dtype": "torch.float8_e5m2"}}}},
+        {"quant_method": "FP8", "activation_scheme": "dynamic"},
+        {"quant_method": "compressed-tensors", "config_groups": {"g": {"weights": {"type": "FLOAT", "num_bits": "8"}}}},
+        {"quant_method": "compressed-tensors", "config_groups": {"g": {"input_activations": {"type": "float", "num_bits": 8.0}}}},
+        {"quant_method": "compressed-tensors", "format": "mxfp4-pack-quantized"},
+        {"quant_method": "auto-round", "data_type": "int", "act_data_type": "mx_fp8"},
     ],
 )
 def test_an_fp8_or_mx_checkpoint_is_refused_whatever_its_format(config: dict[str, object]) -> None:
@@ -92,6 +106,13 @@ def test_an_fp8_or_mx_checkpoint_is_refused_whatever_its_format(config: dict[str
 )
 def test_other_checkpoints_are_left_to_upstream(config: dict[str, object] | None) -> None:
     assert shut.checkpoint_refusal(config) is None
+
+
+@pytest.mark.parametrize("scheme", [{}, {"type": "int", "num_bits": 8}, [], "fp8"])
+def test_whatever_a_scheme_of_the_kv_cache_says_it_is_refused(scheme: object) -> None:
+    """Upstream's attention layer asks only whether it is None."""
+    assert "kv_cache_scheme" in (shut.kv_scheme_refusal(scheme) or "")
+    assert shut.kv_scheme_refusal(None) is None
 
 
 def test_an_fp8_kv_cache_is_refused() -> None:

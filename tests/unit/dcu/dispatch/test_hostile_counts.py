@@ -42,6 +42,8 @@ ODD: dict[str, tuple[Callable[[Path], object], str]] = {
     "a socket": (listening, "it cannot be opened"),
     "a folder": (Path.mkdir, "it is not a regular file"),
     "a device": (lambda p: p.symlink_to("/dev/zero"), "it is not a regular file"),
+    "a link to itself": (lambda p: p.symlink_to(p), "it cannot be opened"),
+    "a link to nothing": (lambda p: p.symlink_to("/nowhere/x"), "it is a link to nothing"),
     "empty": (Path.touch, "not a whole counter file"),
     "huge": (lambda p: os.truncate(p, 1 << 40) if p.touch() is None else None, "are more than the"),
     "a pid of text": (lambda p: file(p, lambda h: h.update(pid="7")), "field 'pid': '7' is not a whole number"),

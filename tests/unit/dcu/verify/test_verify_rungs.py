@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from vllm.dcu.evidence.ladder import Climb, Figure, LadderError, Measure, Outcome, Result, Step, Trial, failed, not_run, passed
@@ -19,7 +20,7 @@ from vllm.dcu.records.record import Contract, RecordError, Verdict
 from vllm.dcu.verify import verb
 from vllm.dcu.verify.climb import make_record, rungs_of
 from vllm.dcu.verify.rungs import endtoend, model
-from vllm.dcu.verify.rungs.children import ChildError, ModelRun, environment, hits_in
+from vllm.dcu.verify.rungs.children import ChildError, ModelRun, environment, hits_in, read_result
 from vllm.dcu.verify.rungs.endtoend import Load
 from vllm.dcu.verify.rungs.stage import ModelPlan, Stage, Subject, subject_of
 
@@ -329,3 +330,36 @@ def test_a_damaged_store_and_verify_evidence_the_store_is_read_first(
     assert ("Move the file away and verify again" in said) != forgets, said
     assert said.count("\n") == 1
     assert not (tmp_path / "climb").exists()
+
+
+RUN = '{"tokens": [1], "hits": 1, "kernels": 1, "device_events": 2, "seconds": 1.5}'
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        RUN.replace('"hits": 1', '"hits": 1, "hits": 2'),
+        RUN.replace("1.5", "NaN"),
+        RUN.replace('"hits": 1', '"hits": "1"'),
+        RUN[:-3],
+        "[]",
+        None,
+    ],
+)
+def test_what_a_child_wrote_is_read_as_strictly_as_what_comes_from_outside(tmp_path: Path, text: str | None) -> None:
+    path = tmp_path / "result.json"
+    path.write_text(RUN)
+    assert read_result(ModelRun, path) == ModelRun((1,), 1, 1, 2, 1.5)
+    path.unlink()
+    os.mkfifo(path) if text is None else path.write_text(text)
+    with pytest.raises(ChildError, match="cannot be used"):
+        read_result(ModelRun, path)
+
+
+def test_what_the_load_measured_may_have_fields_of_its_own_and_no_key_twice(tmp_path: Path) -> None:
+    path = tmp_path / "bench.json"
+    path.write_text('{"failed": 0, "more": [1.5, "two\\nlines"]}')
+    assert read_result(Mapping[str, Any], path) == {"failed": 0, "more": [1.5, "two\nlines"]}
+    path.write_text('{"failed": 0, "failed": 1}')
+    with pytest.raises(ChildError, match="twice"):
+        read_result(Mapping[str, Any], path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -63,6 +64,17 @@ def test_a_report_of_a_machine_full_of_names_has_none_of_them(tmp_path: Path, at
     for word in PRIVATE:
         assert not [s for s in strings(report) if word in s]
     assert report["machine"]["devices"] == [{"arch": "gfx936", "gfx_target_version": 90306}]
+
+
+@pytest.mark.parametrize(
+    "text", ['{"steps": [], "steps": []}', '{"steps": NaN}', "[]", '{"steps": [{"id": "V0"}]}', '{"steps": [[]]}', "{", None]
+)
+def test_a_damaged_report_of_a_climb_is_a_sentence(tmp_path: Path, text: str | None) -> None:
+    path = tmp_path / "report.json"
+    assert rungs_of(path) == []
+    os.mkfifo(path) if text is None else path.write_text(text)
+    with pytest.raises(errors.CheckFailed, match="cannot be used"):
+        rungs_of(path)
 
 
 @pytest.fixture

@@ -101,6 +101,14 @@ def test_a_command_that_fails_is_said_and_nothing_is_recorded(
     assert named(root)[0].startswith("docs/a.md is stale")
 
 
+@pytest.mark.parametrize("text", ['{"a": {}, "a": {}}', '{"a": {"inputs": NaN}}', '{"a": []}', "{"])
+def test_a_record_that_cannot_be_believed_is_a_sentence(tmp_path: Path, text: str) -> None:
+    (tmp_path / generate.RECORD).parent.mkdir(parents=True)
+    (tmp_path / generate.RECORD).write_text(text)
+    with pytest.raises(errors.UserError, match="git checkout"):
+        generate.faults(tmp_path)
+
+
 def test_the_committed_pages_are_what_their_sources_make() -> None:
     recorded = [page for page in PAGES if page.inputs]
     assert [sentence for _, sentence in generate.faults(pages=recorded)] == []

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
+from pathlib import Path
+
 import pytest
 
 from scripts.common import errors
@@ -86,3 +90,10 @@ def test_every_patch_of_the_series_keeps_the_rules():
     patches = series.load()
     assert patches, "the series is empty"
     assert [problem for p in patches for problem in series.problems(p)] == []
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, Path.mkdir, lambda p: p.symlink_to(p), lambda p: p.symlink_to("/dev/zero"), lambda p: None])
+def test_a_series_that_is_no_file_is_a_sentence_and_not_waited_for(tmp_path: Path, make: Callable[[Path], object]) -> None:
+    make(tmp_path / "series")
+    with pytest.raises(errors.MissingInput, match="cannot be read"):
+        series.read_series(tmp_path)
