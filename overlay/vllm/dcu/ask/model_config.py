@@ -5,13 +5,13 @@ The shapes are those of vLLM's own layers (merged q/k/v, merged gate/up, tensor-
 family that is not listed is refused: a guessed shape is worse than none.
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from vllm.dcu.records.strict import plain
 
-__all__ = ["FAMILIES", "Linear", "ModelError", "linears", "model_dtype"]
+__all__ = ["FAMILIES", "Linear", "ModelError", "draft_linears", "linears", "model_dtype", "shapes_once"]
 
 
 class ModelError(ValueError):
@@ -80,6 +80,36 @@ def linears(config: Mapping[str, Any], tp: int = 1) -> tuple[Linear, ...]:
     if tp < 1:
         raise ModelError(f"a tensor-parallel size of {tp} is none")
     return tuple(linear for linear in family(text, tp) if linear.calls)
+
+
+def draft_linears(config: Mapping[str, Any], tp: int = 1) -> tuple[Linear, ...]:
+    """The Linears of the model's own multi-token-prediction layers on one rank of `tp`; `calls` for one guess. () where it has none.
+
+    Raises:
+        ModelError: a number is missing, or `tp` does not divide it.
+    """
+    text = _text(config)
+    if "mtp_num_hidden_layers" not in text or config.get("architectures") != ["Qwen3_5ForConditionalGeneration"]:
+        return ()
+    hidden = _number(text, "hidden_size")
+    attention = _attention(text, tp, 1, _flag(text, "attn_output_gate", True), qkv_bias=_flag(text, "qkv_bias"), out_bias=False)
+    found = [
+        Linear("fc", _split("a hidden size", hidden, tp), 2 * hidden, 1),
+        *attention,
+        *_mlp(text, tp, 1, bias=False),
+        _lm_head(text, tp),
+    ]
+    return tuple(replace(linear, name=f"draft {linear.name}") for linear in found)
+
+
+def shapes_once(found: Iterable[Linear]) -> tuple[Linear, ...]:
+    """Each shape once, its names joined and its calls added up, in the order of the first."""
+    seen: dict[tuple[int, int, bool], Linear] = {}
+    for linear in found:
+        key = (linear.m, linear.k, linear.bias)
+        old = seen.get(key)
+        seen[key] = replace(old, name=f"{old.name} + {linear.name}", calls=old.calls + linear.calls) if old else linear
+    return tuple(seen.values())
 
 
 def _text(config: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -10,13 +10,10 @@ from vllm.dcu.evidence.compare import Check, check, float64
 from vllm.dcu.evidence.ladder import Figure, Result, Trial, failed, not_run, passed
 from vllm.dcu.evidence.numerics import ceiling
 from vllm.dcu.verify.rungs.cases import Case, cases, controls, make
-from vllm.dcu.verify.rungs.stage import Stage
+from vllm.dcu.verify.rungs.stage import MARGIN, Stage
 from vllm.dcu.verify.rungs.timing import compare_speed
 
 __all__ = ["MARGIN", "right_numbers", "right_speed"]
-
-MARGIN = 1.03
-"""How many times faster than `F.linear` a kernel must be to be worth a record, in medians, besides the ranges of both not touching."""
 
 _POISON = 0x7FC1
 """A NaN in bfloat16 and in float16."""

@@ -14,7 +14,11 @@ from vllm.dcu.records.gemv import VARIANTS, float32_roundings
 from vllm.dcu.records.kernels import GEMV, KERNELS, Kernel
 from vllm.dcu.records.record import Contract, Record
 
-__all__ = ["ModelPlan", "Stage", "Subject", "subject_of"]
+__all__ = ["MARGIN", "ModelPlan", "Stage", "Subject", "subject_of"]
+
+
+MARGIN = 1.03
+"""How many times faster than `F.linear` a kernel must be to be worth a record, in medians, besides the ranges of both not touching."""
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from vllm.dcu.evidence.ladder import Measure, measure
 
-__all__ = ["Speed", "compare_speed", "copy_bandwidth", "read_bandwidth"]
+__all__ = ["Speed", "Timed", "compare_speed", "copy_bandwidth", "measure", "read_bandwidth", "rotated", "timed"]
 
 _COLD_BYTES = 1 << 30
 """Bytes of weights between two uses of the same one: far more than any L2."""
@@ -39,11 +39,8 @@ def compare_speed(
     native: Callable[..., Any], args: tuple[int, ...], dtype: str, m: int, k: int, device: str, rounds: int = _ROUNDS, n: int = 1
 ) -> Speed:
     """Time `native(weight, x, *args)` and `F.linear(x, weight)` on `copies` weights of (m, k), interleaved; x has `n` rows."""
-    kind = getattr(torch, dtype)
-    size = m * k * kind.itemsize
-    copies = max(2, min(_MOST_COPIES, -(-_COLD_BYTES // size)))
-    weights = [torch.randn(m, k, dtype=torch.float32, device=device).to(kind) for _ in range(copies)]
-    x = torch.randn(n, k, dtype=torch.float32, device=device).to(kind)
+    weights, x = rotated(dtype, m, k, device, n)
+    copies = len(weights)
 
     def kernel() -> None:
         for weight in weights:
@@ -53,27 +50,35 @@ def compare_speed(
         for weight in weights:
             torch.nn.functional.linear(x, weight)
 
-    timed = [_round(function, device) for function in (kernel, linear)]
-    pairs = tuple((timed[0].run() / copies, timed[1].run() / copies) for _ in range(rounds))
+    sides = [timed(function, device) for function in (kernel, linear)]
+    pairs = tuple((sides[0].run() / copies, sides[1].run() / copies) for _ in range(rounds))
     uncaptured = next(
-        (f"{name}: {side.uncaptured}" for name, side in zip(("the kernel", "F.linear"), timed, strict=True) if side.uncaptured), ""
+        (f"{name}: {side.uncaptured}" for name, side in zip(("the kernel", "F.linear"), sides, strict=True) if side.uncaptured), ""
     )
     return Speed(measure([a for a, _ in pairs]), measure([b for _, b in pairs]), pairs, copies, uncaptured)
+
+
+def rotated(dtype: str, m: int, k: int, device: str, n: int) -> tuple[list[torch.Tensor], torch.Tensor]:
+    """Weights (M, K), so many that none is found in the L2 when its turn comes, and x (N, K)."""
+    kind = getattr(torch, dtype)
+    copies = max(2, min(_MOST_COPIES, -(-_COLD_BYTES // (m * k * kind.itemsize))))
+    weights = [torch.randn(m, k, dtype=torch.float32, device=device).to(kind) for _ in range(copies)]
+    return weights, torch.randn(n, k, dtype=torch.float32, device=device).to(kind)
 
 
 def copy_bandwidth(device: str, rounds: int = _ROUNDS) -> Measure:
     """GB/s of a copy by a kernel on the device, read and write counted: the ceiling that a share is stated of."""
     source, target = _buffers(device)
     # An addition and not `copy_`: that would be a copy engine's figure on some devices, which no kernel is bound by.
-    timed = _round(lambda: torch.add(source, 1.0, out=target), device)
-    return measure([2 * source.nbytes / timed.run() / 1e3 for _ in range(rounds)], "GB/s", "higher")
+    turn = timed(lambda: torch.add(source, 1.0, out=target), device)
+    return measure([2 * source.nbytes / turn.run() / 1e3 for _ in range(rounds)], "GB/s", "higher")
 
 
 def read_bandwidth(device: str, rounds: int = _ROUNDS) -> Measure:
     """GB/s of a sum on the device: a product of a matrix and a vector reads, and hardly writes."""
     source, _ = _buffers(device)
-    timed = _round(lambda: torch.sum(source), device)
-    return measure([source.nbytes / timed.run() / 1e3 for _ in range(rounds)], "GB/s", "higher")
+    turn = timed(lambda: torch.sum(source), device)
+    return measure([source.nbytes / turn.run() / 1e3 for _ in range(rounds)], "GB/s", "higher")
 
 
 def _buffers(device: str) -> tuple[torch.Tensor, torch.Tensor]:
@@ -83,17 +88,18 @@ def _buffers(device: str) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 @dataclass(frozen=True)
-class _Timed:
+class Timed:
     """`run` runs a function once and returns its microseconds on the device; `uncaptured` says why it is no replay of a graph."""
 
     run: Callable[[], float]
     uncaptured: str = ""
 
 
-def _round(function: Callable[[], object], device: str) -> _Timed:
+def timed(function: Callable[[], object], device: str) -> Timed:
+    """`function` made ready to be timed: run once, and captured into a graph where the device has them."""
     function()
     if device == "cpu":
-        return _Timed(lambda: _on_cpu(function))
+        return Timed(lambda: _on_cpu(function))
     torch.cuda.synchronize()
     replay, uncaptured = _captured(function)
 
@@ -106,7 +112,7 @@ def _round(function: Callable[[], object], device: str) -> _Timed:
         return float(begin.elapsed_time(end)) * 1e3
 
     run()
-    return _Timed(run, uncaptured)
+    return Timed(run, uncaptured)
 
 
 def _captured(function: Callable[[], object]) -> tuple[Callable[[], object], str]:
