@@ -27,7 +27,7 @@ ORDER: dict[str, tuple[str, tuple[str, ...]]] = {
         "overlay/vllm/dcu",
         (
             "arch", "env", "device", "detect", "platform", "records", "manifest", "evidence", "dispatch", "gate", "ask", "verify",
-            "profile", "__main__",
+            "profile", "tune", "__main__",
         ),
     ),
 }  # fmt: skip
