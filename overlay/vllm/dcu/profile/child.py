@@ -16,7 +16,7 @@ from vllm.dcu.evidence.binding import Binding, observe_binding
 from vllm.dcu.evidence.ladder import write_whole
 from vllm.dcu.profile.account import shapes_of
 from vllm.dcu.profile.pieces import GENERIC
-from vllm.dcu.profile.report import Linear
+from vllm.dcu.profile.report import Linear, ProfileError
 from vllm.dcu.profile.runs import Phase, Ran, Spec
 from vllm.dcu.profile.trace import Shape, read_trace
 from vllm.dcu.records.typed import dump, read_json
@@ -47,7 +47,7 @@ def main(argv: Sequence[str]) -> int:
     config = engine.vllm_config
     eager = bool(config.model_config.enforce_eager)
     captured = cuda and not eager and config.compilation_config.cudagraph_mode.name != "NONE"
-    _fit(engine, spec)
+    _fit(config, spec)
     # With graphs, names come from the eager run; shapes would cost the host time here.
     run = _Run(engine, spec, target.parent, shapes=not captured)
     phases = [run.decode(rows) for rows in spec.rows] + [run.prefill()]
@@ -58,16 +58,16 @@ def main(argv: Sequence[str]) -> int:
     return 0
 
 
-def _fit(engine: "LLMEngine", spec: Spec) -> None:
-    config = engine.vllm_config
+def _fit(config: Any, spec: Spec) -> None:
+    """Refuse what would be another run than the one that was asked for."""
     if config.parallel_config.world_size > 1:
-        raise RuntimeError("Error: profile sees one process: leave tensor and pipeline parallelism out of the arguments after `--`")
+        raise ProfileError("profile sees one process: leave tensor and pipeline parallelism out of the arguments after `--`")
     longest = config.model_config.max_model_len
     need = max(spec.context + spec.tokens, spec.prefill + 1)
     if need > longest:
-        raise RuntimeError(f"Error: {need} tokens are more than --max-model-len {longest}: give a smaller --context, --prefill or --steps")
+        raise ProfileError(f"{need} tokens are more than --max-model-len {longest}: give a smaller --context, --prefill or --steps")
     if max(spec.rows) > config.scheduler_config.max_num_seqs:
-        raise RuntimeError(f"Error: --rows {max(spec.rows)} needs as many sequences: give --max-num-seqs after `--`")
+        raise ProfileError(f"--rows {max(spec.rows)} needs as many sequences: give --max-num-seqs after `--`")
 
 
 def _kv_bytes(engine: "LLMEngine") -> float:

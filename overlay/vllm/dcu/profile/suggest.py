@@ -56,6 +56,11 @@ class Facts:
         kept = [word for word in self.arguments if word != "--enforce-eager"]
         return shlex.join(["vllm", "serve", self.model, *kept, *more])
 
+    def tune(self, rows: int) -> str:
+        """The command that looks for a faster kernel for this model's Linears at `rows` rows."""
+        words = ["python", "-m", "vllm.dcu", "tune", "--model", self.model, "--rows", str(rows)]
+        return shlex.join([*words, *(["--", *self.arguments] if self.arguments else [])])
+
 
 def suggestions(facts: Facts) -> tuple[Suggestion, ...]:
     """Every suggestion that is worth a line, the most milliseconds first."""
@@ -108,7 +113,7 @@ def _below(facts: Facts) -> Iterator[Suggestion]:
             linear = line.linear
             yield Suggestion(
                 Kind.LINEAR, f"Linear {_shape(line)}: {linear.ran} is below what reading its weight takes", over / 1e3, _figures(line, facts),
-                f"python -m vllm.dcu tune --shape {linear.m},{linear.k},{linear.dtype} --rows {linear.n}",
+                facts.tune(linear.n),
                 "tune finds no kernel that is faster beyond its noise: then the read rate is out of reach for this shape",
             )  # fmt: skip
 

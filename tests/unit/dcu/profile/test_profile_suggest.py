@@ -62,6 +62,8 @@ def test_what_was_planted_is_named_first_with_its_milliseconds(kind: Kind, words
     assert first.kind is kind, first
     assert words in first.subject
     assert first.ms == pytest.approx(5.0, rel=0.1)
+    if kind is Kind.LINEAR:
+        assert first.command == "python -m vllm.dcu tune --model M --rows 1 -- --dtype auto"
 
 
 def test_an_operator_on_the_cpu_is_named_first() -> None:

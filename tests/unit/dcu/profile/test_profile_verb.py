@@ -14,11 +14,12 @@ import time
 import xml.etree.ElementTree as ET
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from vllm.dcu.evidence.ladder import Measure
-from vllm.dcu.profile import runs, verb
+from vllm.dcu.profile import child, runs, verb
 from vllm.dcu.profile.report import Kind, ProfileError, load_profile
 from vllm.dcu.profile.runs import Phase, Ran, Spec
 
@@ -226,3 +227,22 @@ def test_a_child_is_bounded_and_nothing_of_it_is_left(
     assert time.monotonic() - begun < 120
     with pytest.raises(ProcessLookupError):
         os.kill(made[0].pid, signal.SIGCONT)
+
+
+@pytest.mark.parametrize(
+    ("world", "longest", "sequences", "words"),
+    [
+        (2, 512, 8, "profile sees one process"),
+        (1, 27, 8, "28 tokens are more than --max-model-len 27"),
+        (1, 512, 3, "--rows 4 needs as many sequences"),
+        (1, 28, 4, ""),
+    ],
+)
+def test_a_run_that_would_be_another_than_asked_for_is_refused(world: int, longest: int, sequences: int, words: str) -> None:
+    config = SimpleNamespace(
+        parallel_config=SimpleNamespace(world_size=world),
+        model_config=SimpleNamespace(max_model_len=longest),
+        scheduler_config=SimpleNamespace(max_num_seqs=sequences),
+    )
+    with pytest.raises(ProfileError, match=words) if words else contextlib.nullcontext():
+        child._fit(config, Spec("M", (), "served", (1, 4), 4, 8, 8))
