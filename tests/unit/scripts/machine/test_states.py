@@ -94,15 +94,16 @@ def test_make_build_and_make_doctor_answer_for_rocm_and_never_for_cpu(tmp_path: 
     torch = f"{versions.matrix(versions.FILE)['torch'].at_least}.0+das.dtk2604"
     dtk_box = box(tmp_path / "a b é", version=torch)
     (dtk_box.prefix / "lib/llvm/bin/clang++").unlink()
+    python = os.path.relpath(dtk_box.python, ROOT)
     for verb in ("doctor", "build"):
-        words = ["make", "-s", verb, f"PYTHON={os.path.relpath(dtk_box.python, ROOT)}"]
+        words = ["make", "-s", verb, f"PYTHON={python}"]
         done = subprocess.run(words, cwd=ROOT, env=dtk_box.environ, capture_output=True, text=True, check=False)
         said = done.stdout + done.stderr
         assert done.returncode == 2, said  # make's own, for a recipe that failed
         assert "no clang++ in" in said
         assert "TARGET=rocm" in said
         assert "cpu here" not in said
-        assert verb == "build" or f"{dtk_box.python}" in said
+        assert verb == "build" or python.lstrip("./") in said
         assert verb == "build" or f"{torch}, HIP 6.3.26093" in said
 
 
