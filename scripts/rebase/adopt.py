@@ -69,6 +69,7 @@ def take_over(result: Result) -> None:
         "what it does not bring along:\n"
         f"  python -m scripts pins    the CPU wheel of {result.target}, from the index\n"
         "  make apply                build/vllm\n"
+        "  requirements/serve.in     what serves here: locked for the release before; its texts say how it is locked again\n"
         "  make generate             the pages that are made from the applied tree; until then every check names them\n"
         "  make check                what the project says to it\n"
         "records that were verified with another vLLM close by themselves: `python -m vllm.dcu verify` on the device"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from scripts.checks.generate import PAGES, Page
 from scripts.common import errors
 
 MADE = Page(("docs/a.md", "docs/a.json"), ("a-verb",), inputs=("in/*.txt",))
+LATER = Page(("docs/later.md",), ("b-verb",), inputs=("in/later.data",))
 MEASURED = Page(("docs/m.md",), inputs=("in/fact.cmake:set.SUM",), device="run it there")
 
 
@@ -24,6 +26,8 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "docs/a.md": "| 7 |",
         "docs/a.json": "7",
         "docs/m.md": "| 1.5 us |",
+        "in/later.data": "1",
+        "docs/later.md": "| 3 |",
     }.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
@@ -78,7 +82,7 @@ def test_a_deleted_page_and_a_deleted_input_are_named(root: Path) -> None:
 
 def test_generate_runs_only_what_is_stale_and_leaves_the_device_to_a_person(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ran: list[tuple[str, ...]] = []
-    monkeypatch.setattr(generate, "_run", lambda words: ran.append(tuple(words)) or "")
+    monkeypatch.setattr(generate, "_run", lambda words: ran.append(tuple(words)) or (0, ""))
     assert cli.run(["generate"]) == 0
     assert ran == []
     (root / "in/one.txt").write_text("2")
@@ -94,7 +98,7 @@ def test_generate_runs_only_what_is_stale_and_leaves_the_device_to_a_person(root
 def test_a_command_that_fails_is_said_and_nothing_is_recorded(
     root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(generate, "_run", lambda words: "error: no compiler here")
+    monkeypatch.setattr(generate, "_run", lambda words: (14, "error: no compiler here"))
     (root / "in/one.txt").write_text("2")
     assert cli.run(["generate"]) == 14
     assert "no compiler here" in capsys.readouterr().err
@@ -130,7 +134,30 @@ def test_what_an_adoption_could_not_make_is_named_at_every_check_until_it_is_mad
     assert "not made: docs/a.md was not made for vLLM 9.9.9 yet: make generate" in capsys.readouterr().out
     (root / "docs/a.md").write_text("| 8 |")
     assert cli.run(["generate", "--check"]) == 14, "an edited page is no page that is only late"
-    monkeypatch.setattr(generate, "_run", lambda words: "")
+    (root / "docs/a.md").write_text("| 7 |")
+    monkeypatch.setattr(generate, "PAGES", (MADE, MEASURED, LATER))
+    generate._save(LATER)
+    (root / "in/later.data").write_text("2")
+    monkeypatch.setattr(generate, "_run", lambda words: (14, "error: no such vllm here") if words == MADE.command else (0, ""))
+    assert cli.run(["generate"]) == 15, "what cannot be made here is said at the end, the others are made"
+    said = capsys.readouterr()
+    assert "docs/a.md was not made for vLLM 9.9.9 yet: make generate (no such vllm here)" in said.err
+    assert "written: docs/later.md" in said.out
+    cli.run(["generate", "--check"])
+    assert "not made: docs/a.md" in capsys.readouterr().out
+    monkeypatch.setattr(generate, "_run", lambda words: (0, ""))
     assert cli.run(["generate"]) == 0
     assert cli.run(["generate", "--check"]) == 0
     assert "not made" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("counts", "code"), [(True, 0), (False, 14)])
+def test_a_page_that_counts_what_was_not_evaluated_is_written_all_the_same(
+    root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], counts: bool, code: int
+) -> None:
+    monkeypatch.setattr(generate, "PAGES", (replace(MADE, counts=counts),))
+    monkeypatch.setattr(generate, "_run", lambda words: (15, "error: 3 question(s) were not evaluated"))
+    (root / "in/one.txt").write_text("2")
+    assert cli.run(["generate"]) == code
+    assert ("written: docs/a.json\n3 question(s) were not evaluated" in capsys.readouterr().out) == counts
+    assert cli.run(["generate", "--check"]) == code
