@@ -20,6 +20,7 @@ from vllm.dcu.verify.rungs.stage import Stage, Subject
 from scripts.common.paths import TREE
 from scripts.rehearsal.wave import build, region
 from scripts.rehearsal.wave.host_llmm1 import load
+from scripts.rehearsal.wrong_kernels import ONE_WAY, WRONG, Planted, exact, last_row, linear, only, unwritten
 from tests.support import not_run
 
 BINDING = Binding("", "cpu", Toolchain("2.10.0", "", "0.18.1"), "", "", "", "", "", simulated="LLMM1 on the host")
@@ -43,10 +44,6 @@ def v2(tmp_path: Path, native: Callable[..., Any] | None, subject: Subject = SUB
     return numbers.right_numbers(stage, Trial(BINDING, tmp_path / "raw", lambda line: None))
 
 
-def linear(weight: torch.Tensor, x: torch.Tensor, rows: int) -> torch.Tensor:
-    return torch.nn.functional.linear(x, weight)
-
-
 def test_the_kernels_source_at_wave_64_passes(tmp_path: Path) -> None:
     result = v2(tmp_path, host(64))
     assert result.outcome is Outcome.PASSED, result.why
@@ -64,118 +61,14 @@ def test_the_same_source_at_wave_32_is_refused_at_5120(tmp_path: Path) -> None:
     assert "256 x 4096 zero-centred" not in refused, "up to 4096 the narrow wave is right"
 
 
-def without_nan(weight: torch.Tensor, x: torch.Tensor, rows: int) -> torch.Tensor:
-    return linear(weight, x, rows).nan_to_num()
+@pytest.mark.parametrize("name", WRONG)
+def test_a_wrong_kernel_is_refused(tmp_path: Path, name: str) -> None:
+    assert v2(tmp_path, WRONG[name], SHORT).outcome is Outcome.FAILED
 
 
-def without_inf(weight: torch.Tensor, x: torch.Tensor, rows: int) -> torch.Tensor:
-    out = linear(weight, x, rows)
-    return torch.where(out.isinf(), torch.full_like(out, 3e38), out)
-
-
-def flushes_everything_small(weight: torch.Tensor, x: torch.Tensor, rows: int) -> torch.Tensor:
-    out = linear(weight, x, rows)
-    return torch.where(out.abs() < 1e-1, torch.zeros_like(out), out)
-
-
-def in_float32(weight: torch.Tensor, x: torch.Tensor, rows: int) -> torch.Tensor:
-    return torch.nn.functional.linear(x.float(), weight.float())
-
-
-def one_dimensional(weight: torch.Tensor, x: torch.Tensor, rows: int) -> torch.Tensor:
-    return linear(weight, x, rows)[0]
-
-
-def spreads_a_nan(weight: torch.Tensor, x: torch.Tensor, rows: int) -> torch.Tensor:
-    out = linear(weight, x, rows)
-    return torch.full_like(out, float("nan")) if out.isnan().any() else out
-
-
-def wrong_only_at_the_edge(weight: torch.Tensor, x: torch.Tensor, rows: int) -> torch.Tensor:
-    return (
-        linear(weight[:, : weight.shape[1] // 64 * 64], x[:, : x.shape[1] // 64 * 64], rows)
-        if weight.shape[1] > 63
-        else linear(weight, x, rows)
-    )
-
-
-def a_bit_too_large(weight: torch.Tensor, x: torch.Tensor, rows: int) -> torch.Tensor:
-    return linear(weight, x, rows) * 1.01
-
-
-@pytest.mark.parametrize(
-    "fault",
-    [
-        without_nan,
-        without_inf,
-        flushes_everything_small,
-        in_float32,
-        one_dimensional,
-        spreads_a_nan,
-        wrong_only_at_the_edge,
-        a_bit_too_large,
-    ],
-)
-def test_a_wrong_kernel_is_refused(tmp_path: Path, fault: Callable[..., Any]) -> None:
-    assert v2(tmp_path, fault, SHORT).outcome is Outcome.FAILED
-
-
-def exact(weight: torch.Tensor, x: torch.Tensor, rows: int) -> torch.Tensor:
-    """Right to the last bit, denormal inputs kept (the CPU's own bfloat16 product flushes them)."""
-    return (x.double() @ weight.double().T).to(x.dtype)
-
-
-def only(data: str, planted: Callable[[torch.Tensor], torch.Tensor]) -> Callable[..., Any]:
-    """A right kernel that is wrong for one kind of data alone, told by its weight or its inputs."""
-
-    def kind(weight: torch.Tensor, x: torch.Tensor) -> str:
-        if not (weight.isfinite().all() and x.isfinite().all()):
-            return "inf" if weight.isinf().any() or x.isinf().any() else "nan"
-        if weight.abs().max() < 2.0**-120:
-            return "denormal"
-        return "positive" if (weight >= 0).all() else "zero-centred"
-
-    def kernel(weight: torch.Tensor, x: torch.Tensor, rows: int) -> torch.Tensor:
-        out = exact(weight, x, rows)
-        return planted(out) if kind(weight, x) == data else out
-
-    return kernel
-
-
-def scaled(factor: float) -> Callable[[torch.Tensor], torch.Tensor]:
-    return lambda out: torch.where(out.isfinite(), out * factor, out)
-
-
-def one_element(out: torch.Tensor) -> torch.Tensor:
-    out = out.clone()
-    at = int(out.nan_to_num(0, 0, 0).abs().argmax())
-    out.view(-1)[at] = -out.view(-1)[at]
-    return out
-
-
-def half_zero(out: torch.Tensor) -> torch.Tensor:
-    out = out.clone()
-    out[:, ::2] = 0
-    return out
-
-
-@pytest.mark.parametrize(
-    ("data", "planted", "refused", "reason"),
-    [
-        ("denormal", scaled(1.02), "2048 denormal", "norm-wise relative error"),
-        ("denormal", half_zero, "2048 denormal", "output"),
-        ("positive", scaled(1.008), "2048 positive", "norm-wise relative error"),
-        ("positive", one_element, "2048 positive", "output"),
-        ("zero-centred", one_element, "zero-centred", "output"),
-        ("zero-centred", scaled(1.01), "zero-centred", "norm-wise relative error"),
-        ("inf", scaled(1.01), "inf-weight", "norm-wise relative error"),
-        ("inf", one_element, "inf-weight", "output"),
-        ("nan", scaled(1.01), "nan-weight", "norm-wise relative error"),
-        ("nan", one_element, "nan-weight", "output"),
-    ],
-)
+@pytest.mark.parametrize(("data", "planted", "refused", "reason"), ONE_WAY)
 def test_each_limit_alone_refuses_a_kernel_that_is_wrong_in_just_that_way(
-    tmp_path: Path, data: str, planted: Callable[..., Any], refused: str, reason: str
+    tmp_path: Path, data: str, planted: Planted, refused: str, reason: str
 ) -> None:
     result = v2(tmp_path, only(data, planted), SHORT)
     assert result.outcome is Outcome.FAILED
@@ -227,11 +120,6 @@ def test_outputs_that_never_land_in_poisoned_memory_fail_the_rung_on_a_device(tm
 
 
 def test_one_row_of_the_last_block_alone_is_seen(tmp_path: Path) -> None:
-    def last_row(weight: torch.Tensor, x: torch.Tensor, rows: int) -> torch.Tensor:
-        out = linear(weight, x, rows).clone()
-        out[:, -1] = out[:, -2]
-        return out
-
     result = v2(tmp_path, last_row, replace(SHORT, contract=replace(SHORT.contract, m=34816)))
     assert "output 34815 is off" in result.why or "norm-wise" in result.why
     assert result.outcome is Outcome.FAILED
@@ -243,11 +131,6 @@ def test_a_right_kernel_of_another_kind_passes(tmp_path: Path) -> None:
 
 
 def test_a_kernel_that_leaves_rows_unwritten_is_refused(tmp_path: Path) -> None:
-    def unwritten(weight: torch.Tensor, x: torch.Tensor, rows: int) -> torch.Tensor:
-        out = torch.empty(1, weight.shape[0], dtype=x.dtype)
-        out[:, :-rows] = linear(weight, x, rows)[:, :-rows]
-        return out
-
     assert v2(tmp_path, unwritten, SHORT).outcome is Outcome.FAILED
 
 
