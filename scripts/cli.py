@@ -93,6 +93,10 @@ def run(argv: Sequence[str]) -> int:
         return 141
     except OSError as error:
         return _tell(errors.refused(error, verb))
+    except RuntimeError as error:
+        if not isinstance(error.__context__, OSError):
+            raise
+        return _tell(errors.refused(error.__context__, verb))  # so pathlib says, up to Python 3.12, that a link leads to itself
     except KeyboardInterrupt:
         print("interrupted: run the same command again to go on", file=sys.stderr)
         return 130

@@ -144,6 +144,7 @@ _REFUSALS = {
     errno.EPERM: "give this user the right to it, or work in a copy",
     errno.EISDIR: "move that folder away: a file belongs there",
     errno.ENOTDIR: "move that file away: a folder belongs there",
+    errno.ELOOP: "move that link away: it leads to itself",
     errno.EEXIST: "move what is there away",
     errno.ENOTEMPTY: "move what is there away",
     errno.EMFILE: "raise the limit of open files (ulimit -n)",

@@ -10,7 +10,7 @@ from pathlib import Path
 from scripts.common import errors
 from scripts.common.files import atomic_write
 from scripts.common.git import GitError, Repo, open_repo
-from scripts.common.outside import MOST_BYTES, StrictError, read_json
+from scripts.common.outside import MOST_BYTES, StrictError, read_bytes, read_json
 from scripts.common.paths import SERIES_LOCK, TREE, shown
 from scripts.series.commits import Chain
 
@@ -196,7 +196,14 @@ def read_lock(path: Path = SERIES_LOCK) -> dict[str, str]:
     Raises:
         errors.MissingInput: it is not there, or not whole.
     """
-    text = path.read_text(encoding="utf-8") if path.is_file() else ""
+    try:
+        text = read_bytes(path, 4096).decode("utf-8", "replace")
+    except FileNotFoundError:
+        text = ""
+    except StrictError as error:
+        if isinstance(error.__cause__, OSError):
+            raise error.__cause__ from None  # the system's refusal, which the tools have a sentence for
+        text = ""
     fields = dict(re.findall(r"(?m)^(upstream|commits|head|tree) (\S+)$", text))
     if len(fields) != 4:
         raise errors.MissingInput(

@@ -13,6 +13,7 @@ from __future__ import annotations
 import hashlib
 import importlib.metadata
 import json
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -172,7 +173,7 @@ def copies(search: Sequence[str]) -> list[Path]:
     """Every vllm package on a search path, in import order: the first is the one that `import vllm` takes."""
     found: list[Path] = []
     for entry in search:
-        package = (Path(entry or ".") / "vllm").resolve()
+        package = Path(os.path.realpath(Path(entry or ".") / "vllm"))  # which `resolve` raises for, where a link leads to itself
         if (package / "__init__.py").is_file() and package not in found:
             found.append(package)
     return found

@@ -113,6 +113,8 @@ def test_a_package_that_was_copied_without_metadata_is_a_problem(site: Path, tmp
 def test_the_first_copy_on_the_path_is_the_one_that_is_imported(site: Path, tmp_path: Path) -> None:
     stock = install(tmp_path / "stock", "0.18.1", ours=False)
     assert m.copies([str(tmp_path), str(stock), str(site), str(stock)]) == [stock / "vllm", site / "vllm"]
+    (tmp_path / "vllm").symlink_to("vllm")  # a link to itself
+    assert m.copies([str(tmp_path), str(stock)]) == [stock / "vllm"]
 
 
 @pytest.mark.parametrize(

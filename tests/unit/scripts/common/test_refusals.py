@@ -52,6 +52,21 @@ def test_a_folder_that_git_cannot_look_into_is_an_error_and_not_an_empty_one(tmp
         Repo(tmp_path, tmp_path).out("status", "--porcelain")
 
 
+def test_a_link_that_leads_to_itself_is_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    loop = tmp_path / "loop"
+    loop.symlink_to(loop)
+
+    class Verb:
+        @staticmethod
+        def main(argv: list[str]) -> int:
+            found = loop.resolve()  # from Python 3.13 on it does not raise
+            return len(list(found.iterdir()))
+
+    monkeypatch.setattr(cli.importlib, "import_module", lambda name: Verb)
+    assert cli.run(["help"]) == 17
+    assert f"at {loop}" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("home", ["/proc", "/dev/null", "/dev/null/x", ""])
 def test_without_a_home_that_can_be_written_the_cache_lies_in_build(home: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("GFX936_CACHE", "XDG_CACHE_HOME"):

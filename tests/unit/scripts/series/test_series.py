@@ -10,6 +10,7 @@ import pytest
 
 from scripts.common import errors
 from scripts.series import patch as series
+from scripts.series import worktree
 
 GOOD = b"""From 0000000000000000000000000000000000000000 Mon Sep 17 00:00:00 2001
 From: x <x@example.invalid>
@@ -97,3 +98,6 @@ def test_a_series_that_is_no_file_is_a_sentence_and_not_waited_for(tmp_path: Pat
     make(tmp_path / "series")
     with pytest.raises(errors.MissingInput, match="cannot be read"):
         series.read_series(tmp_path)
+    make(tmp_path / "lock")
+    with pytest.raises((errors.MissingInput, OSError)):
+        worktree.read_lock(tmp_path / "lock")
