@@ -52,7 +52,9 @@ def test_a_folder_that_git_cannot_look_into_is_an_error_and_not_an_empty_one(tmp
         Repo(tmp_path, tmp_path).out("status", "--porcelain")
 
 
-def test_a_link_that_leads_to_itself_is_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_link_that_leads_to_itself_is_a_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     loop = tmp_path / "loop"
     loop.symlink_to(loop)
 
