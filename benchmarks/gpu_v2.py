@@ -2,7 +2,7 @@
 
     python3 benchmarks/gpu_v2.py --out DIR
 
-A rehearsal: it says nothing of a gfx936 and opens nothing. Writes gpu-v2.json. Exit 1: a wrong kernel passed, or the right one did not.
+A rehearsal: it says nothing of a gfx936 and opens nothing. Writes v2-h200.json and .md. Exit 1: a wrong kernel passed, or the right one did not.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import tempfile
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -30,6 +31,21 @@ from vllm.dcu.verify.rungs import numbers  # noqa: E402
 from vllm.dcu.verify.rungs.stage import Stage, Subject  # noqa: E402
 
 from scripts.rehearsal.wrong_kernels import ONE_WAY, WRONG, exact, last_row, only, unwritten  # noqa: E402
+
+
+def page(data: dict[str, Any]) -> str:
+    """The page of a report."""
+    lines = [
+        "# V2 refuses each planted kernel, on a CUDA GPU",
+        "",
+        f"Device: {data['device']}, torch {data['torch']}, `python3 benchmarks/gpu_v2.py`. A rehearsal: not gfx936, opens nothing. The kernels are those of",
+        "`scripts/rehearsal/wrong_kernels.py`, which the CPU's tests plant as well (`tests/runtime/test_verify_numbers.py`).",
+        "",
+        "| planted kernel | V2 | why | as it must be |",
+        "|---|---|---|---|",
+    ]
+    lines += [f"| {r['plant']} | {r['outcome'].lower()} | {r['why'] or ' '} | {'yes' if r['good'] else '**no**'} |" for r in data["rows"]]
+    return "\n".join(lines) + "\n"
 
 
 def main() -> int:
@@ -62,7 +78,9 @@ def main() -> int:
         print("ok  " if good else "FAIL", name, "|", result.why, flush=True)
     device = torch.cuda.get_device_name(0) if args.device == "cuda" else "CPU"
     args.out.mkdir(parents=True, exist_ok=True)
-    (args.out / "gpu-v2.json").write_text(json.dumps({"device": device, "torch": torch.__version__, "rows": rows}, indent=1) + "\n")
+    data = {"device": device, "torch": torch.__version__, "rows": rows}
+    (args.out / "v2-h200.json").write_text(json.dumps(data, indent=1) + "\n")
+    (args.out / "v2-h200.md").write_text(page(data))
     return 0 if all(row["good"] for row in rows) else 1
 
 

@@ -80,6 +80,11 @@ PAGES = (
         device="run `python benchmarks/gpu_rehearsal.py` on a CUDA GPU",
     ),
     Page(
+        ("docs/evidence/v2-h200.md", "docs/evidence/v2-h200.json"),
+        inputs=("overlay/vllm/dcu/verify/rungs/cases.py", "overlay/vllm/dcu/verify/rungs/numbers.py"),
+        device="run `python3 benchmarks/gpu_v2.py` on a CUDA GPU",
+    ),
+    Page(
         ("docs/evidence/gemv-h200.md", "docs/evidence/gemv-h200.json"),
         inputs=("csrc/dcu/gemv*",),
         device="run `python benchmarks/gemv_report.py` on a CUDA GPU",
