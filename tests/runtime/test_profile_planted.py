@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import shutil
@@ -11,8 +12,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from vllm.config.compilation import PassConfig
 from vllm.dcu.profile.report import Kind, Place, Profile, load_profile
+from vllm.dcu.profile.suggest import _FUSIONS
 from vllm.dcu.records.catalog import MISSION
+from vllm.entrypoints.openai.cli_args import make_arg_parser
+from vllm.utils.argparse_utils import FlexibleArgumentParser
 
 from scripts.common.paths import ROOT
 from scripts.serving.server import model_folder, server_environment
@@ -88,3 +93,16 @@ def test_a_hit_is_seen_as_a_hit_and_is_no_suggestion_to_open_anything(tmp_path: 
     assert (line.linear.ran, line.linear.choice, line.linear.reasons, line.place) == ("LLMM1", MISSION.id, (), Place.DEVICE)
     assert not [one for one in decode.suggestions if one.kind is Kind.SHUT and "34816" in one.subject], out
     assert ["rows" in line.linear.reasons for line in prefill.lines if line.linear and line.linear.m == 34816] == [True]
+
+
+def test_vllm_takes_every_flag_that_is_suggested() -> None:
+    parser = make_arg_parser(FlexibleArgumentParser())
+    passes = {field.name for field in dataclasses.fields(PassConfig)}
+    asked = [words for words in (fusion.flag for fusion in _FUSIONS) if words]
+    assert asked
+    for words in (*asked, ("--async-scheduling",)):
+        taken = parser.parse_args(["M", *words])
+        config = getattr(taken, "compilation_config", None)
+        if words[0] == "--compilation-config":
+            assert set(json.loads(words[1])["pass_config"]) <= passes
+            assert config

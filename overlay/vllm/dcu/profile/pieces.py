@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from vllm.dcu.profile.groups import group_of
 from vllm.dcu.profile.report import Group, Place
-from vllm.dcu.profile.trace import Frame, Kernel, Shape, Trace, linear_of, segments, size_of
+from vllm.dcu.profile.trace import COMPILED, Frame, Kernel, Shape, Trace, linear_of, segments, size_of
 from vllm.dcu.records.kernels import KERNELS
 
 __all__ = ["GENERIC", "Label", "Names", "Piece", "cut", "names_of", "ran_by"]
@@ -105,6 +105,10 @@ def _on_host(host: Sequence[Segment], inside: Sequence[Frame], ran: Mapping[int,
     for since, until, stack in host:
         if ops := [frame for frame in stack if frame.kind == "op"]:
             yield _of_operator(stack, ops, until - since, Place.DEVICE, ran)
+            continue
+        if stack and stack[-1].name.startswith(COMPILED):
+            label = Label(Group.OTHER, Place.DEVICE, COMPILED, "compiled code")
+            yield Piece(until - since, label, label.kernel, id(stack[-1]), stack=(*(frame.name for frame in stack), label.kernel))
             continue
         while next_op < len(operators) and operators[next_op].begin < until:
             next_op += 1

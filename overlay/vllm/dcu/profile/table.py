@@ -11,6 +11,9 @@ __all__ = ["as_text", "compared", "slower"]
 _SHOWN = 20
 """Lines of one step; the others stand together on one, so that what is shown adds up."""
 
+_DIFFERENT = 0.1
+_NOISY = "something else ran beside it or the clock moved. Profile again on an idle machine before acting on this."
+
 
 def as_text(profile: Profile, colour: bool = False) -> str:
     """The tables of every phase and their suggestions; `colour` makes the heads bold."""
@@ -36,6 +39,8 @@ def _account(account: Account, read: float, colour: bool) -> Iterator[str]:
             yield _row(sum(line.us for line in lines), step.median, sum(line.calls for line in lines), group.value)
     yield _row(account.unaccounted, step.median, None, "not accounted for (below zero: the profiler's own cost)")
     yield _row(step.median, step.median, None, "the step")
+    if account.unaccounted > _DIFFERENT * step.median:
+        yield f"  With the profiler the step was shorter: {_NOISY}"
     yield ""
     for line in account.lines[:_SHOWN]:
         yield _row(line.us, step.median, line.calls, _what(line, read))

@@ -8,14 +8,29 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-__all__ = ["STEP", "Frame", "Kernel", "Shape", "Trace", "TraceError", "linear_of", "read_trace", "segments", "size_of", "trace_of"]
+__all__ = [
+    "COMPILED",
+    "STEP",
+    "Frame",
+    "Kernel",
+    "Shape",
+    "Trace",
+    "TraceError",
+    "linear_of",
+    "read_trace",
+    "segments",
+    "size_of",
+    "trace_of",
+]
 
 STEP = "vllm.dcu profile step"
 """The name of the annotation around each step."""
 
 _CALLS = frozenset({"cuda_runtime", "cuda_driver", "hip_runtime"})
 _DEVICE = frozenset({"kernel", "gpu_memcpy", "gpu_memset"})
-_REGIONS = ("Torch-Compiled Region", "CompiledFunction", "## Call CompiledFxGraph", "TorchDynamo", "AOTDispatcher", "Inductor")
+COMPILED = "## Call CompiledFxGraph"
+"""Inside it runs what torch.compile made; on a CPU, all of it that is in no operator is that code itself."""
+_REGIONS = ("Torch-Compiled Region", "CompiledFunction", COMPILED, "TorchDynamo", "AOTDispatcher", "Inductor", "Pregraph bytecode")
 """What torch.compile annotates as if it were an operator."""
 _BYTES = {"c10::BFloat16": 2, "c10::Half": 2, "float": 4, "double": 8, "long int": 8, "int": 4, "bool": 1, "signed char": 1}
 _DTYPES = {"c10::BFloat16": "bfloat16", "c10::Half": "float16", "float": "float32"}

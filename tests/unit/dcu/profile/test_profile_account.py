@@ -141,6 +141,14 @@ def test_a_linear_that_torch_compiles_is_found_by_its_transposed_weight() -> Non
     assert shapes_of(trace_of(built.events)) == (Shape("bfloat16", 3, 64, 32),)
 
 
+def test_compiled_code_of_a_cpu_is_no_gap_and_a_launch_of_it_on_a_device_is() -> None:
+    region = [("[## Call CompiledFxGraph f ##]", 50.0, [("aten::mm", 10.0)])]
+    lines = lines_of(Built().step(region))
+    assert {(line.kernel, line.group): line.us for line in lines} == {("compiled code", Group.OTHER): 50.0, ("aten::mm", Group.OTHER): 10.0}
+    beside = lines_of(Built().step([*region, ("aten::add", 1.0, (), {"launch": [("k", 5.0)]}), ("", 0, (), {"wait": True})]))
+    assert sum(line.us for line in beside if line.group is Group.GAP) >= 50.0
+
+
 def test_one_step_that_was_disturbed_does_not_count() -> None:
     built = Built().step([("aten::add", 10.0)], 8).step([("aten::add", 5000.0)])
     assert lines_of(built)[0].us == 10.0

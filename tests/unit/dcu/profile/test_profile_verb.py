@@ -30,14 +30,14 @@ READ = Measure(1000.0, 990.0, 1010.0, 15, "GB/s", "higher")
 PLANTED = (("planted::slow", 3.0, (), {"dims": [[1, 64]], "types": ["float"], "launch": [("k_slow", 5000.0)]}),)
 
 
-def ran(spec: Spec, folder: Path, planted: tuple[Any, ...] = (), eager: bool = True) -> Ran:
+def ran(spec: Spec, folder: Path, planted: tuple[Any, ...] = (), eager: bool = True, disturbed: float = 1.0) -> Ran:
     """What a child would leave: a trace of a device, planted into or not, and steps that last as long without the profiler."""
     phases = []
     for name, rows in [("decode", rows) for rows in spec.rows] + [("prefill", spec.prefill)]:
         built = Built().step(step_of(*planted, device=True), 8)
         folder.mkdir(parents=True, exist_ok=True)
         (folder / f"{name}-{rows}.json").write_text(json.dumps({"traceEvents": built.events}))
-        lasted = (built.now - 1000.0) / 8
+        lasted = disturbed * (built.now - 1000.0) / 8
         phases.append(Phase(name, rows, tuple(lasted + i for i in range(-2, 3)), f"{name}-{rows}.json"))  # type: ignore[arg-type]
     return Ran(BINDING, eager, not eager, 0.0, READ, tuple(phases), ())
 
@@ -46,12 +46,12 @@ def ran(spec: Spec, folder: Path, planted: tuple[Any, ...] = (), eager: bool = T
 def profile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[int, str]]:
     """Run the verb with children that leave hand-made traces; returns the exit code and all output."""
 
-    def run(*argv: str, planted: tuple[Any, ...] = (), eager: bool = True) -> tuple[int, str]:
+    def run(*argv: str, planted: tuple[Any, ...] = (), eager: bool = True, disturbed: float = 1.0) -> tuple[int, str]:
         asked: list[str] = []
 
         def child(spec: Spec, folder: Path, seconds: float) -> Ran:
             asked.append(spec.mode)
-            return ran(spec, folder, planted, eager or spec.mode == "eager")
+            return ran(spec, folder, planted, eager or spec.mode == "eager", disturbed)
 
         monkeypatch.setattr(verb, "run", child)
         monkeypatch.chdir(tmp_path)
@@ -83,6 +83,11 @@ def test_the_table_adds_up_and_the_planted_operator_is_named_first(profile: Call
             assert sum(rows) + left == pytest.approx(step, abs=0.1 * len(rows))
     assert "1. 5.000 ms  [operator-below-floor] planted::slow" in out
     assert "\033" not in out
+    assert "Profile again on an idle machine" not in out
+
+
+def test_a_step_that_is_shorter_under_the_profiler_is_said_to_be_disturbed(profile: Callable[..., tuple[int, str]]) -> None:
+    assert "Profile again on an idle machine" in profile("--model", "M", disturbed=1.2)[1]
 
 
 @pytest.mark.parametrize(("no_color", "bold"), [("", True), ("1", False)])
