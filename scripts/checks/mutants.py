@@ -125,7 +125,7 @@ def _watch(lab: Path, part: str, suite: str, kept: Path) -> None:
     more = ["-n", str(os.cpu_count() or 1), "--dist", "loadfile"] if suite != "runtime" else []
     argv = [str(_python(lab, suite)), "-m", "pytest", f"tests/{suite}", "-q", "-p", "tests.reach", "-p", "no:cacheprovider", *more]
     env = {**_environment(lab), "REACH_OUT": str(out), "REACH_ROOTS": str(root)}
-    done = subprocess.run(argv, cwd=lab, env=env, capture_output=True, text=True, check=False)
+    done = subprocess.run(argv, cwd=lab, env=env, capture_output=True, text=True, errors="replace", check=False)
     if done.returncode not in (0, 1):  # a failed test is no test of a change; none at all is no measurement
         raise errors.CheckFailed(
             f"the suite {suite} could not be watched", (done.stdout + done.stderr).strip()[-600:], "correct that, and run it again"
@@ -175,7 +175,9 @@ def _run(lab: Path, suite: str, tests: Sequence[str], limit: float) -> str:
     """ "" where all pass, else the test that failed first (or what went wrong instead)."""
     argv = [str(_python(lab, suite)), "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "--no-header", *tests]
     try:
-        done = subprocess.run(argv, cwd=lab, env=_environment(lab), capture_output=True, text=True, timeout=limit, check=False)
+        done = subprocess.run(
+            argv, cwd=lab, env=_environment(lab), capture_output=True, text=True, errors="replace", timeout=limit, check=False
+        )
     except subprocess.TimeoutExpired:
         return "it did not end"
     if done.returncode == 0:
