@@ -63,11 +63,17 @@ def _fit(config: Any, spec: Spec) -> None:
     if config.parallel_config.world_size > 1:
         raise ProfileError("profile sees one process: leave tensor and pipeline parallelism out of the arguments after `--`")
     longest = config.model_config.max_model_len
-    need = max(spec.context + spec.tokens, spec.prefill + 1)
+    need = max(spec.context + _tokens(config, spec), spec.prefill + 1)
     if need > longest:
         raise ProfileError(f"{need} tokens are more than --max-model-len {longest}: give a smaller --context, --prefill or --steps")
     if max(spec.rows) > config.scheduler_config.max_num_seqs:
         raise ProfileError(f"--rows {max(spec.rows)} needs as many sequences: give --max-num-seqs after `--`")
+
+
+def _tokens(config: Any, spec: Spec) -> int:
+    """How many a sequence must be able to decode: each step may make one, and with speculative decoding every guess as well."""
+    guesses = config.speculative_config.num_speculative_tokens if config.speculative_config else 0
+    return spec.tokens * (1 + int(guesses))
 
 
 def _kv_bytes(engine: "LLMEngine") -> float:
@@ -89,12 +95,14 @@ class _Run:
 
     def decode(self, rows: int) -> Phase:
         """`rows` sequences that decode together, one token of each a step."""
-        names = [self._ask(self.spec.context, self.spec.tokens) for _ in range(rows)]
+        names = [self._ask(self.spec.context, _tokens(self.engine.vllm_config, self.spec)) for _ in range(rows)]
         ready: set[str] = set()
         while len(ready) < rows:
             # The engine may have put something of its own behind the name.
             ready |= {output.request_id.partition("-")[0] for output in self.engine.step()} & set(names)
         phase = self._phase("decode", rows, self.engine.step)
+        if (left := self.engine.get_num_unfinished_requests()) != rows:
+            raise ProfileError(f"{rows - left} of {rows} sequences ended before the steps did: what was timed is no step of {rows}")
         self.engine.abort_request(names)
         self._drain()
         return phase

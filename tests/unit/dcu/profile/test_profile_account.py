@@ -86,7 +86,7 @@ def test_groups(node: tuple[object, ...], group: Group, kernel: str) -> None:
 
 
 def test_an_operator_that_computes_on_the_host_is_told_from_one_that_launches() -> None:
-    nodes = [("aten::sort", 400.0), ("aten::mul", 50.0, (), {"launch": [("k", 10.0)]}), ("", 0, (), {"wait": True})]
+    nodes = [("aten::sort", 400.0), ("aten::empty", 15.0), ("aten::mul", 50.0, (), {"launch": [("k", 10.0)]}), ("", 0, (), {"wait": True})]
     lines = lines_of(Built().step(nodes))
     assert {(line.operator, line.place): line.us for line in lines if line.group is Group.OTHER} == {
         ("aten::sort", Place.HOST): 400.0, ("aten::mul", Place.DEVICE): 10.0,

@@ -51,6 +51,7 @@ def choice(name: str = "F.linear", *reasons: str) -> dict[Shape, Linear]:
         (Kind.SHUT, "shut: capability-off", lambda d: ((slow(5000.0, d),), {"choices": choice("F.linear", "capability-off")})),
         (Kind.SHUT, "the rules would give it to llmm1", lambda d: ((slow(5000.0, d),), {"choices": choice("llmm1")})),
         (Kind.LINEAR, "LLMM1 is below", lambda d: ((slow(5000.0, d, "_rocm_C::LLMM1"),), {"choices": choice("llmm1")})),
+        (Kind.LINEAR, "LLMM1 is below", lambda d: ((slow(5000.0, d, "_rocm_C::LLMM1"),), {"choices": choice("F.linear", "rows")})),
         (Kind.GAP, "gpu_model_runner: forward", lambda d: ((*([WAIT] if d else []), ("", 5000.0)), {})),
         (Kind.COPY, "aten::to", lambda d: ((("aten::to", 0, [op("aten::copy_", 5000.0, d)]),), {})),
         (Kind.FUSION, "normalisations", lambda d: (tuple(op(f"aten::{i % 25}", 20.0, d) for i in range(250)), {"eager": True})),

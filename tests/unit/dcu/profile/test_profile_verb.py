@@ -136,19 +136,21 @@ def test_a_baseline_says_what_got_slower_appeared_and_vanished(profile: Callable
     assert "decode-1 was profiled before and is not now" in out
 
 
-def test_a_line_is_slower_or_faster_where_the_ranges_do_not_touch(profile: Callable[..., tuple[int, str]], tmp_path: Path) -> None:
+@pytest.mark.parametrize("touching", [False, True])
+def test_a_line_is_slower_or_faster_where_the_ranges_do_not_touch(
+    profile: Callable[..., tuple[int, str]], tmp_path: Path, touching: bool
+) -> None:
     profile("--model", "M", "--folder", "old")
     data = json.loads((tmp_path / "old" / "profile.json").read_text())
     for account in data["accounts"]:
         (line,) = [line for line in account["lines"] if line["group"] == "attention"]
         account["unaccounted"] -= 50.0
-        line.update(us=line["us"] + 50, low=line["low"] + 50, high=line["high"] + 50)
+        line.update(us=line["us"] + 50, low=line["low"] + (0 if touching else 50), high=line["high"] + 50)
     (tmp_path / "slow.json").write_text(json.dumps(data))
     _, out = profile("--model", "M", "--folder", "now", "--baseline", "slow.json")
-    assert (
-        "attention_with_output [k_vllm::unified_attention_with_output] faster: 70.0 us (70.0 to 70.0) before, 20.0 (20.0 to 20.0) now"
-        in out
-    )
+    said = "attention_with_output [k_vllm::unified_attention_with_output] faster: 70.0 us (70.0 to 70.0) before, 20.0 (20.0 to 20.0) now"
+    assert (said in out) is not touching, out
+    assert ("nothing beyond the noise" in out) is touching
 
 
 def damaged(change: Callable[[dict[str, Any]], object]) -> Callable[[str], str]:
@@ -235,19 +237,50 @@ def test_a_child_is_bounded_and_nothing_of_it_is_left(
 
 
 @pytest.mark.parametrize(
-    ("world", "longest", "sequences", "words"),
+    ("world", "longest", "sequences", "guesses", "words"),
     [
-        (2, 512, 8, "profile sees one process"),
-        (1, 27, 8, "28 tokens are more than --max-model-len 27"),
-        (1, 512, 3, "--rows 4 needs as many sequences"),
-        (1, 28, 4, ""),
+        (2, 512, 8, 0, "profile sees one process"),
+        (1, 27, 8, 0, "28 tokens are more than --max-model-len 27"),
+        (1, 28, 8, 1, "48 tokens are more than --max-model-len 28"),
+        (1, 512, 3, 0, "--rows 4 needs as many sequences"),
+        (1, 28, 4, 0, ""),
+        (1, 48, 4, 1, ""),
     ],
 )
-def test_a_run_that_would_be_another_than_asked_for_is_refused(world: int, longest: int, sequences: int, words: str) -> None:
+def test_a_run_that_would_be_another_than_asked_for_is_refused(world: int, longest: int, sequences: int, guesses: int, words: str) -> None:
     config = SimpleNamespace(
         parallel_config=SimpleNamespace(world_size=world),
         model_config=SimpleNamespace(max_model_len=longest),
         scheduler_config=SimpleNamespace(max_num_seqs=sequences),
+        speculative_config=SimpleNamespace(num_speculative_tokens=guesses) if guesses else None,
     )
     with pytest.raises(ProfileError, match=words) if words else contextlib.nullcontext():
         child._fit(config, Spec("M", (), "served", (1, 4), 4, 8, 8))
+
+
+@pytest.mark.parametrize("left", [4, 3, 0])
+def test_steps_in_which_a_sequence_had_ended_are_no_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, left: int) -> None:
+    class Engine:
+        """As much of vLLM's as a decode phase asks."""
+
+        vllm_config = SimpleNamespace(model_config=SimpleNamespace(get_vocab_size=lambda: 512), speculative_config=None)
+
+        def step(self) -> list[SimpleNamespace]:
+            return [SimpleNamespace(request_id=f"{name}-1f") for name in self.names]
+
+        def abort_request(self, names: list[str]) -> None:
+            assert names == self.names
+
+        has_unfinished_requests = staticmethod(lambda: False)
+        get_num_unfinished_requests = staticmethod(lambda: left)
+
+    def ask(self: Any, length: int, tokens: int) -> str:
+        Engine.names.append(f"profile{len(Engine.names)}")
+        return Engine.names[-1]
+
+    Engine.names = []  # type: ignore[attr-defined]
+    monkeypatch.setattr(child._Run, "_ask", ask)
+    monkeypatch.setattr(child._Run, "_phase", lambda self, name, rows, step: Phase(name, rows, (1.0,), "t"))
+    run = child._Run(Engine(), Spec("M", (), "served", (4,), 4, 8, 8), tmp_path, shapes=True)  # type: ignore[arg-type]
+    with contextlib.nullcontext() if left == 4 else pytest.raises(ProfileError, match=f"{4 - left} of 4 sequences ended before"):
+        assert run.decode(4) == Phase("decode", 4, (1.0,), "t")
