@@ -322,6 +322,7 @@ def test_the_series_lines_are_read_with_the_syntax_around_them() -> None:
 
 
 READERS = """\
+import functools
 import re
 
 import torch
@@ -362,12 +363,51 @@ class Chooser:
     def spelled(self) -> bool:
         return _GCN_ARCH.endswith(":xnack-")
 
+    @functools.cached_property
+    def kept(self) -> bool:
+        return by_regex()
+
     def unknown(self, count: int) -> bool:
         return [True, False][torch.number_of(_GCN_ARCH)]
 
 
 def harmless() -> bool:
     return "gfx942" in _GCN_ARCH
+
+
+def by_major() -> bool:
+    device = torch.cuda.get_device_properties(0)
+    return (device.major, device.minor) >= (9, 0) and device.major < 10
+
+
+def by_match() -> bool:
+    match current_platform.get_device_capability():
+        case (9, _):
+            return True
+    return False
+
+
+def by_what_is_built() -> bool:
+    return any(name.startswith("gfx9") for name in torch.cuda.get_arch_list())
+
+
+async def later() -> bool:
+    return by_regex()
+
+
+def only(word: str) -> object:
+    return lambda f: f if torch.cuda.get_device_properties(0).gcnArchName.startswith(word) else lambda: False
+
+
+@only("gfx9")
+def decorated() -> bool:
+    return True
+
+
+if torch.cuda.get_device_capability()[0] == 9:
+    NINE, NAME = True, "nine"
+else:
+    NINE, NAME = False, "other"
 """
 
 
@@ -425,7 +465,24 @@ def flow_rows() -> list[Finding]:
 
 
 @pytest.mark.parametrize(
-    "reader", ["by_regex", "by_number", "with_reason", "Chooser.WIDE", "Chooser.picks", "Chooser.nine", "Chooser.spelled", "far"]
+    "reader",
+    [
+        "by_regex",
+        "by_number",
+        "with_reason",
+        "Chooser.WIDE",
+        "Chooser.picks",
+        "Chooser.nine",
+        "Chooser.spelled",
+        "far",
+        "Chooser.kept",
+        "by_major",
+        "by_match",
+        "by_what_is_built",
+        "later",
+        "decorated",
+        "NINE",
+    ],
 )
 def test_what_reads_the_arch_and_is_true_by_resemblance_is_a_block(reader: str) -> None:
     rows = [f for f in flow_rows() if f.key.split(":")[-1] == reader]

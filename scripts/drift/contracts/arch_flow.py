@@ -32,16 +32,16 @@ OTHERS = ("gfx942",)
 #: For all archs together; a reader that does not end is stopped long before (`flow.py`).
 SECONDS = 600.0
 #: Modules that see the string itself are run for its bare spelling too.
-STRING = re.compile(rb"gcnArchName|target_graphics|_ARCH\b|gcn_?arch|get_current_target|getenv|environ", re.I)
+STRING = re.compile(rb"gcnArchName|get_arch_list|target_graphics|_ARCH\b|gcn_?arch|get_current_target|getenv|environ", re.I)
 ROCM = "vllm/platforms/rocm.py"
 #: Ways to the arch or the capability that are not upstream's own names; those are read from the platform file.
 SOURCES = (
     r"gcnArchName|target_graphics_version|PYTORCH_ROCM_ARCH|gfx_target_version|\w*[gG][cC][nN]_?[aA][rR][cC][hH]\w*"
-    r"|(?:get|has|is)_device_capability\w*|get_current_target"
+    r"|(?:get|has|is)_device_capability\w*|get_device_properties|get_arch_list|get_current_target"
 )
 #: What gives the arch itself: what is done with it is anybody's guess until it runs. The rest are predicates with an answer of their own.
 RAW = re.compile(
-    r"(?:gcnArchName|target_graphics_version|PYTORCH_ROCM_ARCH|gfx_target_version|\w*gcn_?arch\w*|get_device_capability|get_current_target)$",
+    r"(?:gcnArchName|target_graphics_version|PYTORCH_ROCM_ARCH|gfx_target_version|\w*gcn_?arch\w*|get_device_capability|get_arch_list|major|minor|get_current_target)$",
     re.I,
 )
 #: vLLM's own tooling that asks the arch to print it.
@@ -77,13 +77,16 @@ def _units_of(data: bytes) -> tuple[_Unit, ...]:
         parsed = ast.parse(data)
     except (SyntaxError, ValueError):
         return ()
-    return tuple(_Unit(name, node.lineno, frozenset(_mentions(node)), _digest(node)) for name, node in _units(parsed.body, ""))
+    return tuple(
+        _Unit(name, node.lineno, frozenset(m for part in (node, *under) for m in _mentions(part)), _digest(node, *under))
+        for name, node, under in _units(parsed.body, "")
+    )
 
 
-def _digest(node: ast.AST) -> str:
+def _digest(node: ast.AST, *under: ast.expr) -> str:
     """Of the code alone: a comment, its layout or its docstring is no change."""
     documented = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) and ast.get_docstring(node) is not None
-    words = [ast.dump(inner) for inner in ast.iter_child_nodes(node)]
+    words = [ast.dump(inner) for inner in (*ast.iter_child_nodes(node), *under)]
     return hashlib.sha256("\n".join(w for w in words if not (documented and w == ast.dump(node.body[0]))).encode()).hexdigest()[:12]  # type: ignore[attr-defined]
 
 
@@ -149,19 +152,26 @@ def _in_module(units: tuple[_Unit, ...], is_source: Callable[[str], bool]) -> di
         found.update(fresh)
 
 
-def _units(body: list[ast.stmt], owner: str) -> Iterator[tuple[str, ast.stmt | ast.expr]]:
+def _units(
+    body: list[ast.stmt], owner: str, under: tuple[ast.expr, ...] = ()
+) -> Iterator[tuple[str, ast.stmt | ast.expr, tuple[ast.expr, ...]]]:
+    """(name, what gives it its value, the conditions under which it does) of everything that a module or class defines."""
     for node in body:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            yield owner + node.name, node
+            yield owner + node.name, node, under
         elif isinstance(node, ast.ClassDef):
-            yield from _units(node.body, f"{owner}{node.name}.")
-        elif isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
+            yield from _units(node.body, f"{owner}{node.name}.", under)
+        elif isinstance(node, ast.Assign | ast.AnnAssign | ast.AugAssign) and node.value is not None:
             for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
-                if isinstance(target, ast.Name):
-                    yield owner + target.id, node.value
-        elif isinstance(node, ast.If | ast.Try | ast.With):
-            for part in ("body", "orelse", "finalbody"):
-                yield from _units(getattr(node, part, []), owner)
+                for name in ast.walk(target):
+                    if isinstance(name, ast.Name) and isinstance(name.ctx, ast.Store):
+                        yield owner + name.id, node.value, under
+        else:  # a statement with others inside: what it asks decides about them
+            asks = (*under, *(n for n in (getattr(node, f, None) for f in ("test", "iter", "subject")) if isinstance(n, ast.expr)))
+            inner = [getattr(node, part, []) for part in ("body", "orelse", "finalbody")]
+            inner += [part.body for part in (*getattr(node, "handlers", []), *getattr(node, "cases", []))]
+            for part in inner:
+                yield from _units(part, owner, asks)
 
 
 def _mentions(node: ast.AST) -> Iterator[str]:

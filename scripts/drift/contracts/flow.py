@@ -8,9 +8,11 @@ stand-ins cannot decide, up to a limit; an outcome is what it returns (or sets o
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import importlib.util
 import inspect
+import itertools
 import json
 import os
 import re
@@ -23,7 +25,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-PATHS, DECISIONS = 6, 24
+PATHS, DECISIONS = 24, 24
+#: Ways that a module's own conditions are tried in until it runs, and how many conditions it may have.
+LOADS, CONDITIONS = 16, 400
 #: Seconds without a word after which a child is stopped, and how often a plan is taken up again.
 SILENCE, ATTEMPTS = 8.0, 5
 MEMORY = 4 << 30
@@ -46,7 +50,8 @@ probe = load_probe()
 class Explorer:
     """Decides what stand-ins cannot: first every unknown is false, then each is turned to true once, deepest first."""
 
-    def __init__(self) -> None:
+    def __init__(self, most: int = DECISIONS) -> None:
+        self.most = most
         self.fixed: list[bool] = []
         self.taken: list[bool] = []
         self.known: dict[str, bool] = {}
@@ -55,7 +60,7 @@ class Explorer:
         if name in self.known:  # the same question has the same answer within one run
             return self.known[name]
         at = len(self.taken)
-        if at >= DECISIONS:
+        if at >= self.most:
             raise probe.Unknown("too many conditions")
         answer = self.fixed[at] if at < len(self.fixed) else False
         self.taken.append(answer)
@@ -116,7 +121,7 @@ def outcomes(run: Any) -> list[str]:
     try:
         for _ in range(PATHS):
             try:
-                answer = run()
+                answer = finished(run())
                 if isinstance(answer, probe.Thing):  # `a and b`: what was decided about it is what it is worth
                     answer = explorer.known.get(answer._name, answer)
                 said = json.dumps(probe.plain(answer), sort_keys=True, default=str)[:300]
@@ -144,10 +149,31 @@ def outcomes(run: Any) -> list[str]:
     return sorted(found)
 
 
-def arguments(function: Any, skip: int) -> dict[str, Any]:
-    """A stand-in for every required parameter after the first `skip`."""
+def finished(answer: Any) -> Any:
+    """What a coroutine returns and a generator gives, where that needs nobody else."""
+    if inspect.iscoroutine(answer):
+        try:
+            answer.send(None)
+        except StopIteration as done:
+            return done.value
+        raise probe.Unknown("it waits for another")
+    return list(itertools.islice(answer, 8)) if inspect.isgenerator(answer) else answer
+
+
+def arguments(function: Any, skip: int, owner: type | None = None) -> dict[str, Any]:
+    """A stand-in for every required parameter after the first `skip`; `owner`: the class whose bases take what is handed on to them."""
     found = {}
-    for name, parameter in list(inspect.signature(function).parameters.items())[skip:]:
+    parameters = list(inspect.signature(function).parameters.items())[skip:]
+    for base in owner.__mro__[1:] if owner is not None else ():
+        if not any(p.kind is p.VAR_KEYWORD for _, p in parameters):
+            break
+        if isinstance(inner := vars(base).get(function.__name__), types.FunctionType):
+            there = {name for name, _ in parameters}
+            mine = [(n, p) for n, p in parameters if p.kind is not p.VAR_KEYWORD]
+            parameters = mine + [
+                (n, p) for n, p in list(inspect.signature(inner).parameters.items())[1:] if n not in there or p.kind is p.VAR_KEYWORD
+            ]
+    for name, parameter in parameters:
         if parameter.default is parameter.empty and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             found[name] = probe.Thing(name)
     return found
@@ -175,8 +201,8 @@ def reader(module: types.ModuleType, name: str) -> list[str]:
     if isinstance(value, staticmethod | classmethod):
         bound = getattr(holder, last)
         return outcomes(lambda: bound(**arguments(bound, 0)))
-    if isinstance(value, property):
-        getter = value.fget
+    if isinstance(value, property | functools.cached_property):
+        getter = value.fget if isinstance(value, property) else value.func
         return outcomes(lambda: getter(instance(holder)))  # type: ignore[misc]
     function = inspect.unwrap(value) if callable(value) and not isinstance(value, type | probe.Thing) else value
     if isinstance(function, types.FunctionType):
@@ -185,7 +211,7 @@ def reader(module: types.ModuleType, name: str) -> list[str]:
 
         def method() -> Any:
             made = instance(holder)
-            said = function(made, **arguments(function, 1))
+            said = function(made, **arguments(function, 1, holder))
             left = {k: v for k, v in vars(made).items() if not isinstance(v, probe.Thing)}
             return [said, left] if left else said
 
@@ -208,8 +234,7 @@ def run(root: str, arch: str, plan: dict[str, list[str]], tell: Callable[[str, l
         tell(f"{name}:", None)
         try:
             alarm(5)
-            probe.Thing.explorer = Explorer()  # a module's own conditions: what is unknown is false
-            module = importlib.import_module(name)
+            module = load_module(name)
         except BaseException as error:
             tell(f"{name}:", [f"open: the module does not run ({said_of(error)})"[:200]])
             continue
@@ -228,6 +253,21 @@ def run(root: str, arch: str, plan: dict[str, list[str]], tell: Callable[[str, l
             finally:
                 alarm(0)
             tell(f"{name}:{item}", said)
+
+
+def load_module(name: str) -> types.ModuleType:
+    """Import a module of the release. What its own conditions do not know is false, and where it refuses to run so, true one after another."""
+    explorer = probe.Thing.explorer = Explorer(CONDITIONS)
+    before = set(sys.modules)
+    for attempt in range(LOADS):
+        try:
+            return importlib.import_module(name)
+        except Exception:
+            if attempt + 1 == LOADS or not explorer.next():
+                raise
+            for fresh in set(sys.modules) - before:
+                del sys.modules[fresh]
+    raise AssertionError
 
 
 def said_of(error: BaseException) -> str:

@@ -60,8 +60,10 @@ class Thing:
         self._name = name
 
     def __getattr__(self, name: str) -> Any:
-        if name == "__version__":
+        if name in ("__version__", "__file__"):
             return "0.0"
+        if name in ("__name__", "__qualname__"):
+            return self._name.split(".")[-1]
         if name.startswith("__") and name.endswith("__"):
             raise AttributeError(name)
         return Thing(f"{self._name}.{name}")
@@ -320,7 +322,9 @@ def install(root: str, arch: str) -> types.ModuleType:
     import torch  # type: ignore[import-not-found, unused-ignore]  # the stand-in
 
     capability = capability_of(arch)
-    properties = types.SimpleNamespace(gcnArchName=arch, multi_processor_count=80, major=capability[0], minor=capability[1], warp_size=64)
+    properties = types.SimpleNamespace(
+        gcnArchName=arch, name="probe", multi_processor_count=80, major=capability[0], minor=capability[1], warp_size=64
+    )
     torch.version = types.SimpleNamespace(hip="6.3", cuda=None)
     torch.__version__ = "2.10.0"
     torch.cuda = Part(
@@ -331,6 +335,7 @@ def install(root: str, arch: str) -> types.ModuleType:
         device_count=lambda: 1,
         Stream=Thing("Stream"),
         is_available=lambda: True,
+        get_arch_list=lambda: [arch],
     )
     torch.library = Thing("torch.library")
     for name in ("half", "float16"):
