@@ -233,6 +233,13 @@ def test_a_rename_under_our_feet_is_a_block(name: str) -> None:
     assert {f.level for f in rows if phrase in f.sentence} == {BLOCK}, [f"{f.level} {f.sentence}" for f in rows]
 
 
+def test_a_variable_whose_getter_reads_another_name_is_gone() -> None:
+    planted = edited(
+        tree(NEWEST), {"vllm/envs.py": ('os.getenv("VLLM_ROCM_USE_SKINNY_GEMM", "True")', 'os.getenv("VLLM_ROCM_SKINNY", "True")')}
+    )
+    assert [f.level for f in found(environment, planted) if "VLLM_ROCM_USE_SKINNY_GEMM is gone or renamed" in f.sentence] == [BLOCK]
+
+
 def test_a_renamed_table_does_not_hide_a_renamed_variable() -> None:
     planted = renamed(renamed(tree(NEWEST), "environment_variables"), "VLLM_ROCM_USE_SKINNY_GEMM")
     assert [f.level for f in found(environment, planted) if "VLLM_ROCM_USE_SKINNY_GEMM" in f.sentence] == [BLOCK]
@@ -436,6 +443,32 @@ NATIVE: dict[str, tuple[ModuleType, dict[str, tuple[str, str]], dict[str, str], 
         {"csrc/rocm/planted.h": "#undef WARP_SIZE\n#define WARP_SIZE 32\n"},
         BLOCK,
         ("the definition of WARP_SIZE changed as LLMM1's unit sees it", "csrc/rocm/planted.h"),
+    ),
+    "WARP_SIZE given by the build": (
+        native_ops,
+        {
+            "CMakeLists.txt": (
+                "# For CUDA and HIP builds also build the triton_kernels external package.",
+                "target_compile_definitions(_rocm_C PRIVATE WARP_SIZE=32)",
+            )
+        },
+        {},
+        BLOCK,
+        ("the definition of WARP_SIZE changed as LLMM1's unit sees it",),
+    ),
+    "matrix instructions in a file that is included by a macro": (
+        build_set,
+        {"CMakeLists.txt": ('  "csrc/cuda_view.cu"', '  "csrc/planted.cu"\n  "csrc/cuda_view.cu"')},
+        {"csrc/planted.cu": '#define WHICH "planted/first.inc"\n#include WHICH\n', "csrc/planted/first.inc": MFMA},
+        REVIEW,
+        ("csrc/planted.cu is new in _C", "planted/first.inc: __builtin_amdgcn_mfma_f32_32x32x8bf16_1k"),
+    ),
+    "a file that is included by a macro of the command line": (
+        build_set,
+        {"CMakeLists.txt": ('  "csrc/cuda_view.cu"', '  "csrc/planted.cu"\n  "csrc/cuda_view.cu"')},
+        {"csrc/planted.cu": "#include WHICH\n"},
+        OPEN,
+        ("not evaluated: what csrc/planted.cu of _C", "includes by macro WHICH"),
     ),
     "another macro of the kernel in such a header": (
         native_ops,

@@ -8,7 +8,7 @@ from functools import cache
 
 from scripts.drift.contracts import cmake_eval, cxx
 from scripts.drift.contracts.includes import compiled, reached
-from scripts.drift.contracts.model import BLOCK, INFO, REVIEW, Fact, Facts, Finding, Tree, changes, closing
+from scripts.drift.contracts.model import BLOCK, INFO, OPEN, REVIEW, Fact, Facts, Finding, Tree, changes, closing
 
 ID = "build-set"
 HOLDS = ("source:_rocm_C:",)
@@ -75,6 +75,10 @@ def judge(base: Facts, new: Facts) -> list[Finding]:
         kind, _, rest = key.partition(":")
         module, _, source = rest.partition(":")
         if kind == "source":
+            before = json.loads(old.value)[3] if old is not None else []
+            if fact is not None and (blind := [o for o in json.loads(fact.value)[3] if o.startswith("macro ") and o not in before]):
+                sentence = f"not evaluated: what {source} of {module} includes by {', '.join(blind)}, and with which instructions."
+                found.append(Finding(OPEN, ID, f"blind:{rest}", fact.path, fact.line, sentence, f"+{source}"))
             found.extend(_source(key, module, source, old, fact, quiet, native, known))
         elif kind == "hipify" and fact is not None and old is not None:
             sentence = f"hipify is now {fact.value} (before: {old.value}): a target added after that point is an error."

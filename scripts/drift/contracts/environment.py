@@ -25,6 +25,8 @@ def collect(tree: Tree) -> list[Fact]:
     text = tree.text(FILE)
     facts = [f for name in sorted(set().union(*variables()) - set(defaults)) if (f := _read_elsewhere(tree, name))]
     for name, answer in defaults.items():
+        if name in variables()[0] and name not in answer["asks"]:
+            continue  # the name is there, and what is set by it is not read
         value = answer.get("value", "not evaluated")
         if answer != again.get(name):
             value = "made up anew in each process"

@@ -29,9 +29,12 @@ class Reached:
 def reached(tree: Tree, source: str, folders: tuple[str, ...] = ("csrc", "")) -> Reached:
     """Follow every include of `source`, whatever #if it stands under: what one build leaves out another may take."""
     files, outside, todo = [source], [], [source]
+    named: dict[str, list[str]] = {}
     while todo:
         path = todo.pop()
-        for name in _names(tree.files.get(path, b"")):
+        for macro, name in _named(tree.files.get(path, b"")):
+            named.setdefault(f"macro {macro}", []).append(name)
+        for name in (n for found in _names(tree.files.get(path, b"")) for n in named.get(found, [found])):
             here = posixpath.dirname(path)
             found = next((p for f in (here, *folders) if (p := posixpath.normpath(posixpath.join(f, name))) in tree), None)
             if found is None:
@@ -40,6 +43,13 @@ def reached(tree: Tree, source: str, folders: tuple[str, ...] = ("csrc", "")) ->
                 files.append(found)
                 todo.append(found)
     return Reached(tuple(files), tuple(dict.fromkeys(outside)))
+
+
+@cache
+def _named(data: bytes) -> tuple[tuple[str, str], ...]:
+    """Macros that are a file's name, for `#include MACRO`."""
+    plain = cxx.without_comments(data.decode("utf-8", "replace"))
+    return tuple(re.findall(r"^[ \t]*#[ \t]*define[ \t]+(\w+)[ \t]+[\"<]([^\">\n]+)[\">]", plain, re.M))
 
 
 @cache

@@ -185,15 +185,28 @@ def _wave(tree: Tree) -> Iterator[Fact]:
                 macros.setdefault(match[1], []).append(
                     (f"{' '.join(match[0].split())}  // if {guard}", path, line_of(plain, match.start()))
                 )
+    for name, given in _given(tree):
+        if name in used:
+            macros.setdefault(name, []).append((f"-D{given}", "CMakeLists.txt", max(1, line_of(tree.text("CMakeLists.txt"), 0))))
     for name, rows in sorted(macros.items()):
         text = "\n".join(sorted(r[0] for r in rows))
         if name == "WARP_SIZE":  # and what its definition calls, which stands before it in the same header
-            text += "".join(_before(tree, path) for path in sorted({r[1] for r in rows}))
+            text += "".join(_before(tree, path) for path in sorted({r[1] for r in rows} - {"CMakeLists.txt"}))
         kind = "wave" if name == "WARP_SIZE" else "macro"
         shown = "\n".join(f"{row[0]}  // in {row[1]}" for row in rows)
         yield Fact(ID, f"{kind}:{name}", hashlib.sha256(text.encode()).hexdigest(), rows[-1][1], rows[-1][2], shown)
-        if name == "WARP_SIZE":
-            yield Fact(ID, "place:WARP_SIZE's header", ", ".join(sorted({r[1] for r in rows})), rows[0][1], rows[0][2])
+        if name == "WARP_SIZE" and (headers := sorted({r[1] for r in rows} - {"CMakeLists.txt"})):
+            yield Fact(ID, "place:WARP_SIZE's header", ", ".join(headers), rows[0][1], rows[0][2])
+
+
+def _given(tree: Tree) -> Iterator[tuple[str, str]]:
+    """Macros that the build itself gives to the module's units: (name, definition)."""
+    try:
+        module = cmake_eval.evaluate(tree).module(MODULE)
+    except cmake_eval.EvaluationFailed:
+        return  # build-set reports it
+    for given in dict.fromkeys([*module.definitions, *(f[2:] for f in module.flags if f.startswith(("-D", "-U")))]):
+        yield given.split("=")[0], given
 
 
 def _before(tree: Tree, path: str) -> str:

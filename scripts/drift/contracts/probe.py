@@ -373,6 +373,37 @@ def platform_methods(cls: type) -> Iterator[tuple[str, Any]]:
                 yield name, getattr(cls, name)
 
 
+class Environ(dict):  # type: ignore[type-arg]
+    """An empty environment that notes what it is asked for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: set[str] = set()
+
+    def get(self, name: str, default: Any = None) -> Any:
+        self.asked.add(name)
+        return default
+
+    def __contains__(self, name: object) -> bool:
+        self.asked.add(str(name))
+        return False
+
+    def __getitem__(self, name: str) -> Any:
+        self.asked.add(name)
+        raise KeyError(name)
+
+
+def asked_by(getter: Any) -> list[str]:
+    """Which variables of the environment a getter reads."""
+    real, noted = os.environ, Environ()
+    vars(os)["environ"] = noted
+    try:
+        answer(getter)
+    finally:
+        vars(os)["environ"] = real
+    return sorted(noted.asked)
+
+
 #: Called for their effect, not for an answer.
 EFFECTS = {
     "set_device",
@@ -429,7 +460,7 @@ def main(root: str, arch: str) -> dict[str, Any]:
         if name not in EFFECTS:
             found[f"RocmPlatform.{name}()"] = evaluate(method, arch)
     envs = sys.modules["vllm.envs"]
-    defaults = {name: answer(getter) for name, getter in sorted(getters(envs).items())}
+    defaults = {name: {**answer(getter), "asks": asked_by(getter)} for name, getter in sorted(getters(envs).items())}
     return {"arch": arch, "truth": found, "env": defaults}
 
 
