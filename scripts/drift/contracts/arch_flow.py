@@ -49,6 +49,7 @@ _LEFT_OUT = (
     "vllm/dcu/",
     *(f"vllm/platforms/{name}.py" for name in ("cuda", "xpu", "cpu", "tpu", "zen_cpu")),
     "vllm/collect_env.py",
+    "vllm/usage/",
     "vllm/third_party/",
     "vllm/entrypoints/",
     "vllm/benchmarks/",

@@ -20,6 +20,7 @@ import resource
 import select
 import signal
 import sys
+import threading
 import types
 from collections.abc import Callable
 from pathlib import Path
@@ -99,6 +100,7 @@ def install(root: str, arch: str, real: list[str]) -> None:
 
     vars(subprocess).update(run=forbidden, Popen=forbidden, check_output=forbidden, check_call=forbidden, getoutput=forbidden)
     vars(os).update(system=forbidden, popen=forbidden)
+    threading.Thread.start = forbidden  # type: ignore[method-assign]  # what another thread sets is there or not, as it comes
     os.environ["PYTORCH_ROCM_ARCH"] = arch
     platforms = importlib.import_module("vllm.platforms")
     cls = rocm.RocmPlatform
