@@ -90,6 +90,11 @@ PAGES = (
         device="run `python benchmarks/gemv_report.py` on a CUDA GPU",
     ),
     Page(
+        ("docs/evidence/tune-h200.md", "docs/evidence/tune-h200.json", "docs/evidence/tune-h200.svg"),
+        inputs=("csrc/dcu/gemv*",),
+        device="run `python benchmarks/tune_rehearsal.py` on a CUDA GPU",
+    ),
+    Page(
         ("docs/evidence/field-report.md",),
         inputs=("overlay/vllm/dcu/arch.py",),
         device="it is a copy of public texts: compare it with them",

@@ -20,6 +20,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "manifest": ("vllm.dcu.ask.manifest", "what build this is"),
     "verify": ("vllm.dcu.verify.verb", "the evidence ladder on this device"),
     "profile": ("vllm.dcu.profile.verb", "where a decode step's milliseconds go, and what to do about it"),
+    "tune": ("vllm.dcu.tune.verb", "the fastest right choice for each Linear of a model on this device, measured and verified"),
     "bench": ("vllm.dcu.verify.bench", "the kernel against F.linear, shape by shape"),
 }
 

@@ -13,7 +13,8 @@ What is real: the routing code of vLLM, the gate, its records, its counters, the
 
 Two counts are kept apart from the gate's, one byte a call in files that survive a kill: `calls-PID` for every run of the
 kernel, `rows-PID` with N of every unquantized GEMM of the mission shape; `gemv-PID` has the variant of every run of that kernel.
-GFX936_SIM_FAULT plants a fault to be found; `wrong-variant:3` makes GEMV's variant 3 wrong.
+GFX936_SIM_FAULT plants a fault to be found; `wrong-variant:3` makes GEMV's variant 3 wrong. GFX936_SIM_HIP is another HIP version. What
+`verify` and `tune` show of this simulation (`--stand-in scripts/rehearsal/gfx936_stand_in.py`) counts in it, and nowhere else.
 """
 
 import contextlib
@@ -93,9 +94,17 @@ def _gate(impl: Callable[..., torch.Tensor], view: Any) -> Callable[..., torch.T
 
 
 def _as_on_hardware(context: Any) -> Any:
-    return context and dataclasses.replace(
+    if context is None:
+        return None
+    from vllm.dcu.env import evidence_file
+    from vllm.dcu.evidence.site import NO_SITE, observe_site
+
+    toolchain = dataclasses.replace(context.toolchain, hip=os.environ.get("GFX936_SIM_HIP", "6.2.0"))
+    store = evidence_file()
+    return dataclasses.replace(
         context,
-        toolchain=dataclasses.replace(context.toolchain, hip="6.2.0"),
+        toolchain=toolchain,
+        site=observe_site(store, context.arch, toolchain, context.beside, SIMULATED) if store else NO_SITE,
         code_objects=frozenset({context.arch}),
         own_code_objects=frozenset({context.arch}),
         simulated=SIMULATED,

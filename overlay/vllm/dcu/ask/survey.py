@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from vllm.dcu.ask.explain import context_for, explain
-from vllm.dcu.ask.model_config import Linear, ModelError, linears, model_dtype
+from vllm.dcu.ask.model_config import Linear, ModelError, linears, model_dtype, shapes_once
 from vllm.dcu.dispatch.context import Context
 from vllm.dcu.dispatch.rules import Call
-from vllm.dcu.records.kernels import LLMM1, broken_limit
+from vllm.dcu.records.kernels import GEMV, broken_limit
 from vllm.dcu.records.strict import StrictError, parse_json, plain, read_bytes, read_head
 
 __all__ = ["Row", "as_text", "main", "read_config", "survey", "weights_dtype"]
@@ -32,16 +32,21 @@ WHERE_ONE_ROW = (
     "2 or more rows go to F.linear."
 )
 
+TUNE = (
+    "Kernels of this build could compute these without a bias, N = 1 to 5; on the device, one command measures and verifies which should:\n"
+    "python -m vllm.dcu tune --model MODEL"
+)
+
 
 @dataclass(frozen=True)
 class Row:
-    """One Linear: what takes it at decode (N=1) and at prefill, and, where nothing does, why. `command`: what would verify it."""
+    """One shape: what takes it at decode (N=1) and at prefill, and, where nothing does, why. `tune`: whether a kernel of this build could."""
 
     linear: Linear
     decode: str | None
     prefill: str | None
     reasons: tuple[str, ...]
-    command: str | None
+    tune: bool
 
 
 def read_config(path: Path) -> dict[str, Any]:
@@ -76,25 +81,24 @@ def weights_dtype(folder: Path) -> str:
 
 
 def survey(config: Mapping[str, Any], context: Context, tp: int = 1, dtype: str = "") -> tuple[Row, ...]:
-    """One row for each Linear of the model on one rank of `tp`, its weights in `dtype` (by default `model_dtype`'s).
+    """One row for each shape of the model's Linears on one rank of `tp`, its weights in `dtype` (by default `model_dtype`'s).
 
     Raises:
         ModelError: the model's shapes cannot be stated.
     """
-    return tuple(_row(linear, dtype or model_dtype(config), context) for linear in linears(config, tp))
+    return tuple(_row(linear, dtype or model_dtype(config), context) for linear in shapes_once(linears(config, tp)))
 
 
 def _row(linear: Linear, dtype: str, context: Context) -> Row:
     decode = explain(Call(dtype, 1, linear.m, linear.k, linear.bias), context)
     prefill = explain(Call(dtype, PREFILL_ROWS, linear.m, linear.k, linear.bias), context)
-    fits = broken_limit(LLMM1, dtype, 1, linear.m, linear.k, {"rows_per_block": 4}) is None and not linear.bias
-    command = f"python -m vllm.dcu verify --shape {linear.m},{linear.k},{dtype} --kernel LLMM1"
+    fits = broken_limit(GEMV, dtype, 1, linear.m, linear.k, {GEMV.argument: min(GEMV.values)}) is None and not linear.bias
     return Row(
         linear,
         decode.taken,
         prefill.taken,
         tuple(reason.value for reason in decode.reasons),
-        command if fits and decode.taken is None else None,
+        fits,
     )
 
 
@@ -108,9 +112,8 @@ def as_text(rows: Sequence[Row], context: Context, tp: int, dtype: str = "") -> 
         lines.append(f"{row.linear.name:28} {shape:>16} {row.linear.calls:>10}  {decode:40} {row.prefill or 'F.linear'}")
     if any(row.decode for row in rows):
         lines += ["", WHERE_ONE_ROW]
-    commands = [row.command for row in rows if row.command]
-    if commands:
-        lines += ["", "The kernel could compute these; on the device, this would say whether it should:", *commands]
+    if any(row.tune for row in rows):
+        lines += ["", TUNE]
     return "\n".join(lines)
 
 

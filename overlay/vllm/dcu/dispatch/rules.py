@@ -90,7 +90,7 @@ def standing_reasons(record: Record, context: Context) -> tuple[Reason, ...]:
     if record.verdict is not Verdict.OPEN:
         return (Reason.NEGATIVE_RECORD,)
     reasons: list[Reason] = []
-    if record.target.arch != context.arch:
+    if record.target.arch != context.arch or record.simulated not in ("", context.simulated):
         reasons.append(Reason.ARCH)
     if context.footing.edits:
         reasons.append(Reason.BUILD_EDITED)

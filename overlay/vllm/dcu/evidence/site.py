@@ -19,10 +19,26 @@ from vllm.dcu.records.catalog import records_by_id
 from vllm.dcu.records.kernels import KERNELS, LLMM1
 from vllm.dcu.records.record import Record, Toolchain
 
-__all__ = ["NO_SITE", "OPENING", "Site", "State", "Status", "command", "holds_up_to", "judge", "observe_site", "status_of"]
+__all__ = [
+    "IMPORTED",
+    "NO_SITE",
+    "OPENING",
+    "REHEARSED",
+    "Site",
+    "State",
+    "Status",
+    "command",
+    "holds_up_to",
+    "judge",
+    "observe_site",
+    "status_of",
+]
 
 OPENING: tuple[str, ...] = tuple(ident for ident in RUNG_IDS if ident != "V7")
 """Rungs that must all have passed. V7 is a claim about speed end to end; it opens nothing, and its failure shuts."""
+
+REHEARSED: tuple[str, ...] = ("V0", "V2", "V3", "V4", "V5")
+"""Those that must have in a simulation, which has no code object, no time and no graphs: what they open is open in that simulation alone."""
 
 _DEPENDS: dict[str, frozenset[str]] = {
     "V0": frozenset({"vllm", "build", "platform"}),
@@ -88,6 +104,10 @@ class Site:
 NO_SITE = Site()
 
 
+IMPORTED = "imported: "
+"""What a rung's sentence begins with that was climbed on another machine."""
+
+
 def command(subject: str) -> str:
     """What verifies a capability again."""
     return f"python -m vllm.dcu verify --capability {subject} --model MODEL"
@@ -133,14 +153,17 @@ def status_of(subject: str, entries: Iterable[Entry], binding: Binding) -> Statu
             f"DCU capability {subject} is shut: it was verified with another {', '.join(changed)}; {what}. Verify again: {command(subject)}"
         )
         return Status(State.LAPSED, holds, sentence)
-    missing = [name for name in OPENING if name not in entry.rungs]
+    missing = [name for name in (REHEARSED if binding.simulated else OPENING) if name not in entry.rungs]
     if binding.unknown and not binding.simulated:
         return Status(
             State.UNFINISHED, holds, f"{subject}: {', '.join(binding.unknown)} cannot be read here, so that nothing can be bound to it"
         )
     if missing:
         return Status(State.UNFINISHED, holds, f"{subject}: {', '.join(missing)} did not run")
-    return Status(State.VERIFIED, holds, f"{subject} is verified on this device and toolchain")
+    where = (
+        "on another machine of this very binding, and imported" if any(r.why.startswith(IMPORTED) for r in entry.rungs.values()) else "here"
+    )
+    return Status(State.VERIFIED, holds, f"{subject} is verified on this device and toolchain, {where}")
 
 
 def extension_of(entry: Entry) -> str:
@@ -177,13 +200,15 @@ def _time(entry: Entry) -> float | None:
     return found.median if isinstance(found, Measure) else None
 
 
-def observe_site(path: Path, arch: str, toolchain: Toolchain, platform: str = "") -> Site:
-    """The site's evidence for this process (`platform`: see `Binding`). Without a file nothing is read or hashed."""
+def observe_site(path: Path, arch: str, toolchain: Toolchain, platform: str = "", simulated: str = "") -> Site:
+    """The site's evidence for this process (`platform`, `simulated`: see `Binding`). Without a file nothing is read or hashed."""
     try:
         entries = read_store(path)
         if not entries:
             return NO_SITE
         others = {extension_of(entry) for entry in entries} - {LLMM1.extension}
-        return judge(entries, observe_binding(arch, toolchain, platform=platform), {name: file_hash(module_file(name)) for name in others})
+        return judge(
+            entries, observe_binding(arch, toolchain, simulated, platform=platform), {name: file_hash(module_file(name)) for name in others}
+        )
     except EvidenceError as error:
         return Site(problem=str(error))

@@ -180,7 +180,9 @@ def _implausible_record(entry: Entry) -> str:
     running = entry.binding.toolchain
     if record.target.toolchain.mismatches(running):
         return "carries a record for another toolchain than it was seen on"
-    if entry.binding.simulated and (record.verdict is Verdict.OPEN or any(e.on_hardware for e in record.evidence)):
+    if record.simulated not in ("", entry.binding.simulated):
+        return "carries the record of another simulation"
+    if entry.binding.simulated and not record.simulated and (record.verdict is Verdict.OPEN or any(e.on_hardware for e in record.evidence)):
         return "makes hardware evidence of a simulation"
     return ""
 

@@ -206,7 +206,7 @@ def check_catalog(records: tuple[Record, ...]) -> tuple[Record, ...]:
     """`records`, if no two of them contradict each other.
 
     Raises:
-        RecordError: an id stands twice, or two positive records claim one (arch, dtype, M, K, N).
+        RecordError: an id stands twice, a record is a simulation's, or two positive records claim one (arch, dtype, M, K, N).
     """
     ids: set[str] = set()
     opened: set[object] = set()
@@ -214,6 +214,8 @@ def check_catalog(records: tuple[Record, ...]) -> tuple[Record, ...]:
         if record.id in ids:
             raise RecordError(record.id, "id", "stands twice")
         ids.add(record.id)
+        if record.simulated:
+            raise RecordError(record.id, "simulated", "no record of the build is a simulation's")
         if record.verdict is Verdict.OPEN:
             claim = (record.target.arch, record.key, record.contract.n)
             if claim in opened:

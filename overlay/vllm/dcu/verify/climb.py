@@ -76,20 +76,22 @@ def _write_candidate(stage: Stage, folder: Path) -> None:
         return
     now = _today() + time.strftime("T%H:%M:%SZ", time.gmtime())
     here = Result(Outcome.PASSED, "for the children of a climb only", {"climb": folder.name})
-    add(path, Entry(stage.subject.id, stage.binding, {"V0": here}, {"V0": now}, _candidate_record(stage)))
+    for subject in stage.every:
+        one = replace(stage, subject=subject)
+        add(path, Entry(subject.id, stage.binding, {"V0": here}, {"V0": now}, _candidate_record(one)))
 
 
 def _candidate_record(stage: Stage) -> Record | None:
-    if stage.subject.id in records_by_id() or stage.binding.simulated:
+    if stage.subject.id in records_by_id() or (stage.binding.simulated and not stage.whole):
         return None
     claim = "its own climb is under way"
     return _record(stage.subject, stage.binding, Verdict.OPEN, (_evidence(stage.binding, "kernel", claim),), claim, "when the climb ends")
 
 
-def make_record(climb: Climb, subject: Subject) -> Record | None:
+def make_record(climb: Climb, subject: Subject, whole: bool = False) -> Record | None:
     """The site's record that a climb is good for: positive, negative, or none (the catalogue has the shape, V2 did not run, or it was a simulation).
 
-    A positive record states what was seen; it opens nothing before every rung up to V6 passed (`vllm.dcu.evidence.site`).
+    `whole`: a whole device was simulated, and the record is for that simulation alone. A positive record states what was seen; it opens nothing before every rung up to V6 passed (`vllm.dcu.evidence.site`).
     """
     if subject.id in records_by_id():
         return None
@@ -98,7 +100,7 @@ def make_record(climb: Climb, subject: Subject) -> Record | None:
         for step in climb.steps
         if step.proves and step.result.outcome is not Outcome.NOT_RUN
     )
-    if climb.binding.simulated:
+    if climb.binding.simulated and not whole:
         return None
     broken = [step for step in climb.steps if step.result.outcome is Outcome.FAILED and step.proves]
     if broken:
@@ -130,7 +132,7 @@ def _record(subject: Subject, binding: Binding, verdict: Verdict, evidence: tupl
     target = Target(binding.arch, WAVEFRONT_SIZE, toolchain, EXTENSIONS[subject.kernel.name])
     return Record(
         subject.id, subject.kernel.name, verdict, target, subject.contract,
-        semantics_of(subject.kernel) if verdict is Verdict.OPEN else None, evidence, "F.linear", why, revisit,
+        semantics_of(subject.kernel) if verdict is Verdict.OPEN else None, evidence, "F.linear", why, revisit, binding.simulated,
     )  # fmt: skip
 
 

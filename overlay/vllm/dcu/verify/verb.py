@@ -37,7 +37,7 @@ from vllm.dcu.verify.climb import make_record, rungs_of
 from vllm.dcu.verify.rungs.endtoend import Load
 from vllm.dcu.verify.rungs.stage import ModelPlan, Stage, Subject, subject_of
 
-__all__ = ["main", "new_subject", "parse_shape", "stage_here", "verify"]
+__all__ = ["climbed", "keep", "main", "new_subject", "parse_shape", "stage_here", "verify"]
 
 _DTYPES = {"bf16": "bfloat16", "fp16": "float16", "half": "float16"}
 
@@ -192,7 +192,7 @@ def stage_here(subject: Subject, plan: ModelPlan | None, stand_in: Path | None) 
     """This process as the rungs see it: a DCU; or a stand-in on whatever is here; or nothing, with the reason.
 
     `stand_in` is a Python file that registers the operator for the device here and may define `LABEL` (what it is), `EXTENSION` (its library)
-    and `MARKS` (names by which a profiler shows it).
+    and `MARKS` (names by which a profiler shows it). Where a whole device is simulated, gate and servers included, `CONTEXT` is what the gate sees.
 
     Raises:
         LadderError: the stand-in registers no operator, or this is a DCU, where nothing may stand in.
@@ -245,7 +245,11 @@ def _stage_of_stand_in(subject: Subject, plan: ModelPlan | None, path: Path) -> 
     arch = f"sm_{properties.major}{properties.minor}" if properties else "cpu"
     extension = getattr(module, "EXTENSION", None)
     label = f"{getattr(module, 'LABEL', path.name)}, on {name}"
-    binding = observe_binding(arch, running_toolchain(), simulated=label, extension=Path(extension) if extension else path)
+    context: Context | None = getattr(module, "CONTEXT", None)
+    if context is not None:
+        binding = observe_binding(context.arch, context.toolchain, context.simulated, module=subject.kernel.extension)
+    else:
+        binding = observe_binding(arch, running_toolchain(), simulated=label, extension=Path(extension) if extension else path)
     return Stage(
         binding,
         subject,
@@ -255,6 +259,7 @@ def _stage_of_stand_in(subject: Subject, plan: ModelPlan | None, path: Path) -> 
         int(properties.warp_size) if properties else None,
         marks=tuple(getattr(module, "MARKS", (subject.kernel.mark,) if cuda else (subject.kernel.op,))),
         plan=plan,
+        whole=bool(context and context.simulated),
     )
 
 
@@ -264,12 +269,22 @@ def verify(stage: Stage, folder: Path, load: Load, only: Sequence[str], resume: 
     Raises:
         LadderError, EvidenceError, OSError: the climb cannot begin, or its evidence cannot be kept.
     """
+    found = climbed(stage, folder, folder, load, only, resume)
+    return found, *keep(stage, folder, found, store)
+
+
+def climbed(stage: Stage, folder: Path, runs: Path, load: Load, only: Sequence[str], resume: bool) -> Climb:
+    """Climb on `stage` with its state in `folder` and its model runs in `runs`, which several climbs may share.
+
+    Raises:
+        LadderError, OSError: the climb cannot begin.
+    """
 
     def say(line: str) -> None:
         print(line, file=sys.stderr, flush=True)
 
-    found = climb(
-        rungs_of(stage, folder, load),
+    return climb(
+        rungs_of(stage, runs, load),
         tool="verify",
         subject=stage.subject.id,
         binding=stage.binding,
@@ -278,28 +293,32 @@ def verify(stage: Stage, folder: Path, load: Load, only: Sequence[str], resume: 
         resume=resume,
         say=say,
     )
-    record = make_record(found, stage.subject)
+
+
+def keep(stage: Stage, folder: Path, found: Climb, store: Path | None) -> tuple[list[str], bool]:
+    """Put what `found` showed into `store`. Returns what it means, one sentence each, and whether it could not be kept."""
+    record = make_record(found, stage.subject, stage.whole)
     entry = entry_of(found, record)
     if not entry.rungs:
-        return found, ["Nothing ran: there is no evidence to keep."], False
-    if store is None or (stage.binding.simulated and stage.subject.id not in records_by_id()):
-        return found, [_meaning(stage, status_of(entry.subject, (entry,), stage.binding))], False
+        return ["Nothing ran: there is no evidence to keep."], False
+    if store is None or (stage.binding.simulated and not stage.whole and stage.subject.id not in records_by_id()):
+        return [_meaning(stage, status_of(entry.subject, (entry,), stage.binding))], False
     try:
         kept = add(store, entry)
     except (EvidenceError, OSError) as error:
         # The report is written all the same: --resume keeps the evidence without climbing again.
         return (
-            found,
             [f"NOT KEPT, so that it opens nothing: {error}. Correct that and run this again with --resume --folder {folder}."],
             True,
         )
-    return found, [_meaning(stage, status_of(entry.subject, (kept,), stage.binding)), f"Evidence kept in {store}."], False
+    return [_meaning(stage, status_of(entry.subject, (kept,), stage.binding)), f"Evidence kept in {store}."], False
 
 
 def _meaning(stage: Stage, status: Status) -> str:
     ident = stage.subject.id
     if stage.binding.simulated:
-        return f"{ident} stays as it is on hardware: this was not a DCU ({stage.binding.simulated})."
+        here = f", and is {status.state.value} in that simulation" if stage.whole else ""
+        return f"{ident} stays as it is on hardware: this was not a DCU ({stage.binding.simulated}){here}."
     if status.state is State.VERIFIED:
         return f"{ident} opens on this device and toolchain, from the next start of vLLM on."
     if status.state is State.FAILED:

@@ -101,18 +101,22 @@ def test_on_another_arch_nothing_hits() -> None:
     assert not any(row.decode for row in survey(QWEN35_27B, context_for("gfx928")))
 
 
-def test_shapes_the_kernel_could_compute_come_with_the_command_that_would_verify_them() -> None:
-    commands = {row.linear.name: row.command for row in survey(QWEN35_27B, context_for("gfx936"))}
-    assert commands["Gated DeltaNet q, k, v, z"] == "python -m vllm.dcu verify --shape 16384,5120,bfloat16 --kernel LLMM1"
-    assert commands["MLP down"] is None  # K is too long for the kernel
-    assert commands["MLP gate/up"] is None  # it is open
+def test_each_shape_stands_once_and_tune_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(QWEN35_27B))
+    assert main([str(tmp_path)]) == 0
+    text = capsys.readouterr().out
+    assert text.count("5120 x 6144") == 1
+    assert "attention out + Gated DeltaNet out" in text
+    assert text.count("python -m vllm.dcu ") == 1
+    assert "python -m vllm.dcu tune --model MODEL" in text
+    assert all(row.tune for row in survey(QWEN35_27B, context_for("gfx936")))
 
 
 def test_a_layer_with_a_bias_is_never_suggested() -> None:
     qwen2 = QWEN3_14B | {"architectures": ["Qwen2ForCausalLM"]}
     (row,) = [row for row in survey(qwen2, context_for("gfx936")) if row.linear.name == "attention qkv"]
     assert row.linear.bias
-    assert row.command is None
+    assert not row.tune
     assert not [row for row in survey(QWEN3_14B, context_for("gfx936")) if row.linear.bias]
 
 

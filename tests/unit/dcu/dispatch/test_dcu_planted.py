@@ -101,6 +101,9 @@ def record_validation(module: types.ModuleType) -> None:
         entry["on_hardware"] = False
     with pytest.raises(StrictError, match="rehearsal"):
         read(data)
+    assert read(data | {"simulated": "a CPU"}).simulated == "a CPU"
+    with pytest.raises(StrictError, match="not seen on hardware"):
+        read(typed.dump(test_dcu_record.FIRST) | {"simulated": "a CPU"})
 
 
 def negative(**parts: dict[str, object]) -> dict[str, object]:
@@ -155,6 +158,10 @@ def standing_and_call_rules(module: types.ModuleType) -> None:
         module.standing_reasons(first, test_dcu_rules.replace(test_dcu_rules.OPEN, site=Site(status={first.id: Status(State.UNFINISHED)})))
         == ()
     )
+    evidence = tuple(replace(seen, on_hardware=False) for seen in first.evidence)
+    of_a_simulation = replace(first, simulated="a CPU", evidence=evidence)
+    assert module.standing_reasons(of_a_simulation, test_dcu_rules.OPEN) == (test_dcu_rules.Reason.ARCH,)
+    assert module.standing_reasons(of_a_simulation, replace(test_dcu_rules.OPEN, simulated="a CPU")) == ()
     verified = Site(status={first.id: Status(State.VERIFIED)})
     assert module.standing_reasons(first, test_dcu_rules.replace(other, site=verified)) == ()
 

@@ -332,7 +332,7 @@ def test_a_damaged_store_and_verify_evidence_the_store_is_read_first(
     assert not (tmp_path / "climb").exists()
 
 
-RUN = '{"tokens": [1], "hits": 1, "kernels": 1, "device_events": 2, "seconds": 1.5}'
+RUN = '{"tokens": [1], "hits": 1, "kernels": 1, "device_events": 2, "seconds": 1.5, "by": {}}'
 
 
 @pytest.mark.parametrize(

@@ -7,13 +7,16 @@ Each child sees only this climb's own evidence: what the store says about earlie
 import json
 import os
 import subprocess
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from vllm.dcu.dispatch.countfiles import merge, read_folder
 from vllm.dcu.env import CAPABILITIES, EVIDENCE, SIGNATURES, STATS_DIR
+from vllm.dcu.records.catalog import CATALOG
+from vllm.dcu.records.record import Verdict
 from vllm.dcu.records.strict import StrictError
 from vllm.dcu.records.typed import read_json
 from vllm.dcu.verify.rungs.stage import ModelPlan, Stage
@@ -32,15 +35,22 @@ class ChildError(RuntimeError):
 
 
 def environment(stage: Stage, folder: Path, on: bool, stats: Path) -> dict[str, str]:
-    """The variables of a child in which the capability is on (forced, as its evidence is not finished) or off."""
+    """The variables of a child in which every capability is on (forced, as its evidence is not finished) or off."""
     plan = stage.plan.environment if stage.plan else {}
     return {
         **os.environ,
         **plan,
-        CAPABILITIES: f"{stage.subject.id}={'force' if on else 'off'}",
+        CAPABILITIES: ",".join([*(f"{subject.id}={'force' if on else 'off'}" for subject in stage.every), *_rivals(stage)]),
         EVIDENCE: str(folder / CANDIDATE),
         STATS_DIR: str(stats),
     }
+
+
+def _rivals(stage: Stage) -> list[str]:
+    """What the build itself may open for the same weight and N: off, so that what is verified is what runs."""
+    claims = {(*subject.shape, subject.n) for subject in stage.every}
+    ours = {subject.id for subject in stage.every}
+    return [f"{r.id}=off" for r in CATALOG if r.verdict is Verdict.OPEN and r.id not in ours and r.key and (*r.key, r.contract.n) in claims]
 
 
 def hits_in(stats: Path, ident: str) -> int:
@@ -60,6 +70,7 @@ class ModelRun:
         kernels: how often a kernel with one of the stage's marks ran in that time, by the profiler.
         device_events: how many device kernels of any name the profiler saw; 0 means that it cannot see any.
         seconds: to load and start.
+        by: those hits of every capability that was on.
     """
 
     tokens: tuple[int, ...]
@@ -67,6 +78,12 @@ class ModelRun:
     kernels: int
     device_events: int
     seconds: float
+    by: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def all_hits(self) -> int:
+        """Dispatches of all of them."""
+        return sum(self.by.values()) or self.hits
 
 
 def model_run(stage: Stage, folder: Path, mode: str) -> tuple[ModelRun, Path]:
@@ -86,9 +103,9 @@ def model_run(stage: Stage, folder: Path, mode: str) -> tuple[ModelRun, Path]:
             "model": stage.plan.model,
             "arguments": list(stage.plan.arguments),
             "tokens": stage.plan.tokens,
-            "rows": stage.subject.n,
+            "rows": sorted({subject.n for subject in stage.every}),
             "mode": mode,
-            "capability": stage.subject.id,
+            "capabilities": [subject.id for subject in stage.every],
             "marks": list(stage.marks),
         }
         (home / "spec.json").write_text(json.dumps(spec, indent=1), encoding="utf-8")
@@ -102,7 +119,8 @@ def model_run(stage: Stage, folder: Path, mode: str) -> tuple[ModelRun, Path]:
             done = subprocess.run(argv, env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, check=False)
         if done.returncode or not result.is_file():
             raise ChildError(f"the {mode} run of the model ended with {done.returncode}: {last_line(home / 'log.txt')}")
-    return read_result(ModelRun, result), home
+    run: ModelRun = read_result(ModelRun, result)
+    return replace(run, hits=run.by.get(stage.subject.id, run.hits)), home
 
 
 def read_result(kind: Any, path: Path) -> Any:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vllm.dcu.evidence.ladder import Figure, Measure, Result, Trial, failed, not_run, passed
+from vllm.dcu.evidence.ladder import Figure, Measure, Result, Trial, failed, not_run, passed, write_whole
 from vllm.dcu.verify.rungs.children import ChildError, hits_in, read_result, serving
 from vllm.dcu.verify.rungs.model import missing
 from vllm.dcu.verify.rungs.stage import Stage
@@ -53,6 +53,8 @@ def end_to_end(stage: Stage, trial: Trial, folder: Path, load: Load) -> Result:
         for name in ("on", "off"):
             trial.say(f"    round {number + 1} of {load.rounds}, {name}")
             legs[name].append(_leg(stage, trial, folder, load, name, number))
+    if stage.together and not sum(leg["own hits"] for leg in legs["on"]) and sum(leg["hits"] for leg in legs["on"]):
+        return not_run(f"steps of N={stage.subject.n} did not come up in this load, so that it says nothing of this capability")
     trial.keep("legs.json", json.dumps(legs, indent=1) + "\n")
     figures = figures_of(legs["on"], legs["off"])
     if not sum(leg["hits"] for leg in legs["on"]):
@@ -67,6 +69,9 @@ def end_to_end(stage: Stage, trial: Trial, folder: Path, load: Load) -> Result:
 def _leg(stage: Stage, trial: Trial, folder: Path, load: Load, name: str, number: int) -> Leg:
     assert stage.plan is not None
     home = folder / "runs" / "end-to-end" / f"{name}-{number}"
+    if (home / "leg.json").is_file():
+        kept: Leg = read_result(Mapping[str, float], home / "leg.json")
+        return {**kept, "own hits": float(hits_in(home / "stats", stage.subject.id))}
     shutil.rmtree(home, ignore_errors=True)
     home.mkdir(parents=True)
     with serving(stage, stage.plan, folder, trial.raw / f"server-{name}-{number}.log", name == "on", home / "stats") as server:
@@ -81,7 +86,10 @@ def _leg(stage: Stage, trial: Trial, folder: Path, load: Load, name: str, number
             "their times are not those of this load; do --load's tokens fit the model's maximum length?"
         )
     found = {key: float(result[source]) for key, (source, _, _) in _KEYS.items()}
-    return {**found, **memory, "completed": float(result["completed"]), "hits": float(hits_in(home / "stats", stage.subject.id))}
+    hits = float(sum(hits_in(home / "stats", subject.id) for subject in stage.every))
+    leg = {**found, **memory, "completed": float(result["completed"]), "hits": hits}
+    write_whole(home / "leg.json", json.dumps(leg))
+    return {**leg, "own hits": float(hits_in(home / "stats", stage.subject.id))}
 
 
 def _bench(stage: Stage, server: Server, load: Load, home: Path, log: Path) -> None:
@@ -90,7 +98,16 @@ def _bench(stage: Stage, server: Server, load: Load, home: Path, log: Path) -> N
     argv += ["--base-url", f"http://127.0.0.1:{server.port}", "--endpoint", "/v1/completions"]
     argv += ["--model", server.model, "--tokenizer", stage.plan.model]
     argv += ["--dataset-name", "random", "--random-input-len", str(load.tokens_in), "--random-output-len", str(load.tokens_out)]
-    argv += ["--num-prompts", str(load.prompts), "--max-concurrency", "1", "--ignore-eos", "--seed", "0", "--disable-tqdm"]
+    argv += [
+        "--num-prompts",
+        str(load.prompts),
+        "--max-concurrency",
+        str(min(s.n for s in stage.every)),
+        "--ignore-eos",
+        "--seed",
+        "0",
+        "--disable-tqdm",
+    ]
     argv += ["--save-result", "--result-dir", str(home), "--result-filename", "bench.json"]
     with log.open("wb") as out:
         env = {**os.environ, **stage.plan.environment}

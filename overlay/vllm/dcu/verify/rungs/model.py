@@ -3,15 +3,16 @@
 
 import json
 import shutil
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from vllm.dcu.dispatch.reasons import Reason
 from vllm.dcu.dispatch.rules import call_reasons
-from vllm.dcu.evidence.ladder import Figure, Result, Trial, failed, not_run, passed
+from vllm.dcu.evidence.ladder import Figure, Result, Trial, failed, not_run, passed, write_whole
 from vllm.dcu.records.catalog import records_by_id
 from vllm.dcu.records.record import Record
-from vllm.dcu.verify.rungs.children import hits_in, model_run, serving
+from vllm.dcu.records.typed import dump
+from vllm.dcu.verify.rungs.children import hits_in, model_run, read_result, serving
 from vllm.dcu.verify.rungs.stage import Stage
 
 __all__ = ["compile_and_graph", "dispatch_hit", "missing", "real_tensors", "service"]
@@ -26,7 +27,7 @@ def missing(stage: Stage) -> str:
         return stage.no_device
     if stage.plan is None:
         return "it needs a model: --model MODEL, and after `--` the arguments that it is served with"
-    if stage.binding.simulated and stage.subject.id not in records_by_id():
+    if stage.binding.simulated and not stage.whole and stage.subject.id not in records_by_id():
         return "a simulation makes no record, so that no model can be run with one"
     return ""
 
@@ -42,7 +43,10 @@ def real_tensors(stage: Stage, trial: Trial, folder: Path, record: Record) -> Re
     seen = read_signatures(home / "signatures")
     trial.keep("signatures.json", json.dumps([asdict(s) for s in seen], indent=1) + "\n")
     dtype, m, k = stage.subject.shape
-    ours = [s for s in seen if (s.call.dtype, s.call.m, s.call.k) == (dtype, m, k)]
+    # Of what is on together each has its own N of a weight: those calls are the other one's to judge.
+    others = {(*subject.shape, subject.n) for subject in stage.every if subject != stage.subject}
+    on = [s for s in seen if (s.call.dtype, s.call.m, s.call.k, s.call.n) not in others]
+    ours = [s for s in on if (s.call.dtype, s.call.m, s.call.k) == (dtype, m, k)]
     figures: dict[str, Figure] = {"signatures": len(seen), "on this weight": len(ours), "taken": sum(s.took for s in seen)}
     if not ours:
         return not_run(
@@ -52,7 +56,7 @@ def real_tensors(stage: Stage, trial: Trial, folder: Path, record: Record) -> Re
     def expected(s: Seen) -> tuple[Reason, ...]:
         return call_reasons(record, s.call, stage.device)
 
-    if stray := [s for s in seen if s.took and s not in ours]:
+    if stray := [s for s in on if s.took and s not in ours]:
         return failed(f"the kernel took a call that is none of this record's: {_say(stray[0])}", figures)
     if wrong := [s for s in ours if s.took == bool(expected(s))]:
         why = ", ".join(reason.value for reason in expected(wrong[0])) or "nothing"
@@ -92,8 +96,8 @@ def dispatch_hit(stage: Stage, trial: Trial, folder: Path) -> Result:
         return failed("the counter has no hit: a configured switch is not a hit", figures)
     if not run.device_events:
         return not_run("the profiler of this torch shows no device kernel at all; run the same under hipprof and attach its list", figures)
-    if run.kernels != run.hits:
-        return failed(f"the counter has {run.hits} hits, the profiler saw the kernel {run.kernels} times", figures)
+    if run.kernels != run.all_hits:
+        return failed(f"the counter has {run.all_hits} hits, the profiler saw the kernel {run.kernels} times", figures)
     return passed(figures)
 
 
@@ -105,20 +109,35 @@ def service(stage: Stage, trial: Trial, folder: Path) -> Result:
     assert plan is not None
     figures: dict[str, Figure] = {}
     for name, on in (("on", True), ("off", False)):
-        stats = folder / "runs" / f"serve-{name}" / "stats"
-        shutil.rmtree(stats, ignore_errors=True)
-        with serving(stage, plan, folder, trial.raw / f"server-{name}.log", on, stats) as server:
-            answer = server.complete([_PROMPT] * stage.subject.n, plan.tokens)
-            trial.keep(f"answer-{name}.json", json.dumps(answer, indent=1) + "\n")
-            code = server.stop()
-            figures |= {
-                f"{name}: cold start s": server.start_seconds,
-                f"{name}: tokens": int(answer["usage"]["completion_tokens"]),
-                f"{name}: text": str(answer["choices"][0]["text"])[:200],
-                f"{name}: exit code": code,
-                f"{name}: hits": hits_in(stats, stage.subject.id),
-            }
-    return _judge_service(figures, plan.tokens * stage.subject.n)
+        home = folder / "runs" / f"serve-{name}"
+        if not (home / "served.json").is_file():
+            shutil.rmtree(home / "stats", ignore_errors=True)
+            with serving(stage, plan, folder, trial.raw / f"server-{name}.log", on, home / "stats") as server:
+                answers = [server.complete([_PROMPT] * n, plan.tokens) for n in sorted({subject.n for subject in stage.every})]
+                trial.keep(f"answer-{name}.json", json.dumps(answers, indent=1) + "\n")
+                code = server.stop()
+            tokens = sum(int(answer["usage"]["completion_tokens"]) for answer in answers)
+            served = _Served(server.start_seconds, tokens, str(answers[0]["choices"][0]["text"])[:200], code)
+            write_whole(home / "served.json", json.dumps(dump(served)))
+        seen: _Served = read_result(_Served, home / "served.json")
+        figures |= {
+            f"{name}: cold start s": seen.start_seconds,
+            f"{name}: tokens": seen.tokens,
+            f"{name}: text": seen.text,
+            f"{name}: exit code": seen.code,
+            f"{name}: hits": hits_in(home / "stats", stage.subject.id),
+        }
+    return _judge_service(figures, plan.tokens * sum({subject.n for subject in stage.every}))
+
+
+@dataclass(frozen=True)
+class _Served:
+    """What a server of V5 did: kept, because climbs that share a folder share its runs."""
+
+    start_seconds: float
+    tokens: int
+    text: str
+    code: int
 
 
 def _judge_service(figures: dict[str, Figure], tokens: int) -> Result:
@@ -159,7 +178,7 @@ def compile_and_graph(stage: Stage, trial: Trial, folder: Path) -> Result:
     captured = runs["captured"]
     if not captured.device_events:
         return not_run("the profiler of this torch shows no device kernel at all; run the captured model under hipprof", figures)
-    if captured.kernels <= captured.hits:
+    if captured.kernels <= captured.all_hits:
         return failed("no replayed graph ran the kernel: every run of it was a dispatch from Python, or there was none", figures)
     return passed(figures)
 

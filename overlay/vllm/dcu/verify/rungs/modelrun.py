@@ -29,11 +29,13 @@ def main(argv: Sequence[str]) -> int:
     engine = engine_of(spec["model"], spec["arguments"], spec["mode"])
     seconds = time.monotonic() - begun
     _generate(engine, spec, "warm")
-    before = _hits(spec["capability"])
+    before = _hits(spec["capabilities"])
     tokens, events, marked = _profiled(engine, spec, Path(argv[1]).parent)
+    by = {ident: hits - before[ident] for ident, hits in _hits(spec["capabilities"]).items()}
     result = {
         "tokens": tokens,
-        "hits": _hits(spec["capability"]) - before,
+        "hits": sum(by.values()),
+        "by": by,
         "kernels": marked,
         "device_events": events,
         "seconds": round(seconds, 1),
@@ -66,11 +68,15 @@ def engine_of(model: str, serve: Sequence[str], mode: str) -> "LLMEngine":
 
 
 def _generate(engine: "LLMEngine", spec: Mapping[str, Any], name: str) -> list[int]:
-    """Tokens of the first of `rows` equal requests, which are decoded together: N rows a step."""
+    """Tokens of the first of N equal requests, which are decoded together: N rows a step; one N of `rows` after the other."""
+    return [token for n in spec["rows"] for token in _together(engine, spec["tokens"], f"{name}-{n}", n)]
+
+
+def _together(engine: "LLMEngine", tokens: int, name: str, n: int) -> list[int]:
     from vllm.sampling_params import SamplingParams
 
-    for i in range(spec["rows"]):
-        engine.add_request(f"{name}-{i}", _PROMPT, SamplingParams(temperature=0, max_tokens=spec["tokens"], ignore_eos=True))
+    for i in range(n):
+        engine.add_request(f"{name}-{i}", _PROMPT, SamplingParams(temperature=0, max_tokens=tokens, ignore_eos=True))
     found: list[int] = []
     while engine.has_unfinished_requests():
         for output in engine.step():
@@ -79,12 +85,12 @@ def _generate(engine: "LLMEngine", spec: Mapping[str, Any], name: str) -> list[i
     return found
 
 
-def _hits(ident: str) -> int:
+def _hits(idents: Sequence[str]) -> dict[str, int]:
     from vllm.dcu import gate
 
     active = gate.active()
     counts = active.tally.snapshot() if active else []
-    return sum(count.value for count in counts if count.key.kind == "hit" and count.key.record == ident)
+    return {ident: sum(count.value for count in counts if count.key.kind == "hit" and count.key.record == ident) for ident in idents}
 
 
 def _profiled(engine: "LLMEngine", spec: Mapping[str, Any], folder: Path) -> tuple[list[int], int, int]:

@@ -98,6 +98,8 @@ class Stage:
         marks: names, or parts of names, by which a profiler shows the kernel.
         plan: the model; None where the user named none.
         python: interpreter for child processes.
+        together: every capability that is on in the model runs of this stage, this one among them; empty: this one alone.
+        whole: whether a whole device is simulated, gate and servers included; then its records open in that simulation, and nowhere else.
     """
 
     binding: Binding
@@ -110,3 +112,10 @@ class Stage:
     marks: tuple[str, ...] = ("LLGemm1_kernel",)
     plan: ModelPlan | None = None
     python: str = sys.executable
+    together: tuple[Subject, ...] = ()
+    whole: bool = False
+
+    @property
+    def every(self) -> tuple[Subject, ...]:
+        """The capabilities that are on together."""
+        return self.together or (self.subject,)
