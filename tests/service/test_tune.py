@@ -118,8 +118,7 @@ def test_it_goes_on_and_a_wrong_variant_is_refused_by_name_while_the_rest_opens(
     assert "8 of 8 items were measured on this very binding before" in done.stderr
     for ident in idents(3):
         assert f"{ident} is taken out: " in done.stdout
-    assert done.stdout.count("V2 failed: ") >= 3
-    assert "it failed before on this site" in done.stdout, "of the killed run, which had come so far"
+    assert done.stdout.count("V2 failed: ") >= 3, "of the killed run the store may hold one already"
     assert machine.states() == {**dict.fromkeys(idents(3), "failed"), **dict.fromkeys(idents(9), "passed")}
     data: dict[str, Any] = json.loads((machine.folder / "t" / "tune.json").read_text())
     won = {(row["m"], row["k"], row["n"]): row["winner"] for row in data["rows"]}
