@@ -173,6 +173,7 @@ def test_the_unit_starts_the_script_and_waits_for_health() -> None:
     assert service["ExecStart"] == INSTALLED + "deploy/serve.sh"
     assert service["ExecStartPost"].endswith("healthy.py --wait $MAINPID"), "the wait ends with the main process"
     assert (service["User"], service["NoNewPrivileges"]) == ("vllm", "yes")
+    assert service["Restart"] == "always", "vLLM ends with code 0 where its engine died"
 
 
 def test_the_compose_file_gives_the_devices_and_publishes_on_this_machine_only() -> None:
@@ -182,6 +183,7 @@ def test_the_compose_file_gives_the_devices_and_publishes_on_this_machine_only()
     assert all(port.startswith("127.0.0.1:") for port in service["ports"])
     assert service["healthcheck"]["test"][-1].endswith("healthy.py")
     assert service.get("privileged") is None
+    assert service["restart"] == "unless-stopped"
 
 
 def test_the_container_recipe_never_lets_a_resolver_near_the_vendors_torch() -> None:

@@ -6,7 +6,7 @@ import os
 import shutil
 import sys
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +24,9 @@ class Family:
     def __init__(self, name: str, text: str, labels: tuple[str, ...]) -> None:
         self.rows: dict[tuple[str, ...], float] = {}
 
-    def add_metric(self, labels: tuple[str, ...], value: float) -> None:
-        assert labels not in self.rows
-        self.rows[labels] = value
+    def add_metric(self, labels: Sequence[str], value: float) -> None:
+        assert tuple(labels) not in self.rows
+        self.rows[tuple(labels)] = value
 
 
 @pytest.fixture(autouse=True)
