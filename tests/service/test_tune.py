@@ -154,5 +154,5 @@ def test_export_goes_where_the_binding_is_equal_and_an_expired_one_is_measured_a
     assert same.stdout.count("on another machine of this very binding, and imported") == 4, same.stderr
     again = machine.tune("--folder", "third", "--budget", "0.01", GFX936_SIM_HIP="6.3.1")
     assert "[1/8] measuring" in again.stderr
-    assert again.returncode == 4
+    assert again.returncode == 3, "the variant that failed stays shut on a later toolchain too"
     assert "Left for the next run" in again.stdout
