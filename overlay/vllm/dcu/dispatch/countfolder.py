@@ -31,6 +31,10 @@ _MOST_BYTES = CELL_BYTES + CELLS * 1024
 _MOST_FOLDED = 64 << 20
 
 
+_held: set[int] = set()
+"""Locks that threads of this process hold. A forked child has them open as well, and would wait for itself: its counts were lost once."""
+
+
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
     """Alone in `folder`: what reads and replaces is one step, so that a slower process cannot put an older sum over a newer one.
@@ -38,9 +42,16 @@ def locked(folder: Path) -> Iterator[None]:
     Raises:
         OSError: the folder cannot be written.
     """
-    with (folder / ".lock").open("a") as lock:
+    lock = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    _held.add(lock)
+    try:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
+    finally:
+        _held.discard(lock)
+        with suppress(OSError):  # said, not left to the close: a process forked meanwhile has the same lock open
+            fcntl.flock(lock, fcntl.LOCK_UN)
+        os.close(lock)
 
 
 def is_alive(path: Path) -> bool:
@@ -261,3 +272,13 @@ def _replace(target: Path, data: dict[str, Any]) -> None:
     except BaseException:
         Path(name).unlink(missing_ok=True)
         raise
+
+
+def _let_go_in_child() -> None:
+    for lock in _held:
+        with suppress(OSError):
+            os.close(lock)
+    _held.clear()
+
+
+os.register_at_fork(after_in_child=_let_go_in_child)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import logging
 import multiprocessing
@@ -10,11 +11,13 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from vllm.dcu.ask import counters
 from vllm.dcu.dispatch.counters import OVERFLOW, Tally
 from vllm.dcu.dispatch.countfiles import CELLS, Count, Header, Key, merge, read_folder, read_process, write_merged
+from vllm.dcu.dispatch.countfolder import locked
 from vllm.dcu.records.catalog import MISSION
 
 ID = MISSION.id
@@ -132,6 +135,26 @@ def test_hits_of_worker_processes_are_added_up(tmp_path: Path, method: str) -> N
     assert len(group["processes"]) == 3
 
 
+def _work_later(folder: Path, told: Any) -> None:
+    told.recv()
+    _work(folder, 7)
+
+
+def test_a_child_that_was_forked_while_the_folder_was_locked_loses_nothing(tmp_path: Path) -> None:
+    """It has its parent's lock open too: it may neither wait for itself nor keep others waiting."""
+    here, there = multiprocessing.Pipe()
+    child = multiprocessing.get_context("fork").Process(target=_work_later, args=(tmp_path, there), daemon=True)
+    with locked(tmp_path):
+        child.start()
+    with (tmp_path / ".lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    here.send("count")
+    child.join(20)
+    assert child.exitcode == 0
+    (group,) = groups(tmp_path)
+    assert group["hits"] == {ID: 7}
+
+
 def _inherit(tally: Tally, voided: list[int]) -> None:
     assert voided == [1], "the owner was not told that its cells are void"
     assert tally.snapshot() == [], "the child started with its parent's counts"
@@ -155,6 +178,7 @@ def test_a_tally_inherited_by_a_forked_child_starts_from_zero(tmp_path: Path) ->
 KILLED = """
 import os, signal, sys
 from pathlib import Path
+from typing import Any
 from vllm.dcu.dispatch.counters import Tally
 from vllm.dcu.dispatch.countfiles import Header, Key
 tally = Tally(Header("gfx936", "unit test", ("a",)), Path(sys.argv[1]))
