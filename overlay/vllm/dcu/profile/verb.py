@@ -11,18 +11,17 @@ import argparse
 import os
 import re
 import shlex
-import signal
 import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
 
 from vllm.dcu.profile.build import profile_of
 from vllm.dcu.profile.report import ProfileError, load_profile, write_profile
 from vllm.dcu.profile.runs import Spec, run
 from vllm.dcu.profile.table import as_text, compared, slower
 from vllm.dcu.profile.trace import TraceError
+from vllm.dcu.verify.asked import ending_its_children, parted
 
 __all__ = ["main"]
 
@@ -47,28 +46,19 @@ def _parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str]) -> int:
     """Command line of `profile`."""
-    words, serve = list(argv), []
-    if "--" in words:
-        at = words.index("--")
-        words, serve = words[:at], words[at + 1 :]
+    words, serve = parted(argv)
     parser = _parser()
     args = parser.parse_args(words)
     if not re.fullmatch(r"[1-9]\d{0,5}(,[1-9]\d{0,5})*", args.rows):
         parser.error(f"--rows {args.rows!r} is not N or N,N,...: how many sequences decode together")
     if min(args.steps, args.context, args.prefill) < 1 or args.timeout <= 0:
         parser.error("--steps, --context, --prefill and --timeout are at least 1")
-    before = signal.signal(signal.SIGTERM, _terminated)
     try:
-        return _main(args, tuple(serve))
+        with ending_its_children():
+            return _main(args, serve)
     except (ProfileError, TraceError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
-def _terminated(number: int, frame: object) -> NoReturn:
-    raise SystemExit(128 + number)
 
 
 def _main(args: argparse.Namespace, serve: tuple[str, ...]) -> int:

@@ -31,6 +31,7 @@ from vllm.dcu.tune.found import Found
 from vllm.dcu.tune.journal import Journal, read_journal
 from vllm.dcu.tune.plan import Item, Plan, choices, plan_of, read_served, seconds
 from vllm.dcu.tune.report import Report, as_json, as_markdown, as_text, draw
+from vllm.dcu.verify.asked import ending_its_children, parted
 from vllm.dcu.verify.rungs.endtoend import Load
 from vllm.dcu.verify.rungs.stage import ModelPlan, Stage, Subject
 from vllm.dcu.verify.verb import stage_here
@@ -67,10 +68,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str]) -> int:
     """Command line of `tune`."""
-    words, serve = list(argv), []
-    if "--" in words:
-        at = words.index("--")
-        words, serve = words[:at], words[at + 1 :]
+    words, serve = parted(argv)
     parser = _parser()
     args = parser.parse_args(words)
     if sum(bool(x) for x in (args.model, args.export, args.bring)) != 1:
@@ -82,7 +80,8 @@ def main(argv: Sequence[str]) -> int:
     if args.rows and not re.fullmatch(r"[1-9](,[1-9])*", args.rows):
         parser.error(f"--rows {args.rows!r} is not N,N such as 1,2,4")
     try:
-        return _exchange(args) if args.model is None else _tune(args, tuple(serve))
+        with ending_its_children():
+            return _exchange(args) if args.model is None else _tune(args, serve)
     except (EvidenceError, LadderError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

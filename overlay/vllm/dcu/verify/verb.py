@@ -13,13 +13,11 @@ import argparse
 import importlib.util
 import json
 import re
-import signal
 import sys
 import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import NoReturn
 
 from vllm.dcu.dispatch.context import Context, native_ops, observe_context, running_toolchain
 from vllm.dcu.env import evidence_file
@@ -32,6 +30,7 @@ from vllm.dcu.records.catalog import CATALOG, MISSION, records_by_id
 from vllm.dcu.records.gemv import VARIANTS
 from vllm.dcu.records.kernels import GEMV, KERNELS, Kernel, broken_limit
 from vllm.dcu.records.record import Contract, Record, Verdict
+from vllm.dcu.verify.asked import ending_its_children, parted
 from vllm.dcu.verify.chart import missing, write_plots
 from vllm.dcu.verify.climb import make_record, rungs_of
 from vllm.dcu.verify.rungs.endtoend import Load
@@ -75,29 +74,19 @@ def _parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str]) -> int:
     """Command line of `verify`."""
-    words, serve = list(argv), []
-    if "--" in words:
-        at = words.index("--")
-        words, serve = words[:at], words[at + 1 :]
+    words, serve = parted(argv)
     parser = _parser()
     args = parser.parse_args(words)
     if args.resume and args.folder is None:
         parser.error("--resume needs --folder, the one of the climb to go on with")
     if serve and args.model is None:
         parser.error("arguments after `--` are those that --model is served with: give one")
-    # Told to end, it ends the server that it started as well.
-    before = signal.signal(signal.SIGTERM, _terminated)
     try:
-        return _main(args, tuple(serve), parser)
+        with ending_its_children():
+            return _main(args, serve, parser)
     except (EvidenceError, LadderError, ReportError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
-def _terminated(number: int, frame: object) -> NoReturn:
-    raise SystemExit(128 + number)
 
 
 def _main(args: argparse.Namespace, serve: tuple[str, ...], parser: argparse.ArgumentParser) -> int:
