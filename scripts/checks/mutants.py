@@ -24,6 +24,7 @@ from pathlib import Path
 from scripts.checks.planted import Plant, plants
 from scripts.common import errors
 from scripts.common.files import atomic_write
+from scripts.common.git import Repo
 from scripts.common.outside import parse_toml
 from scripts.common.paths import BUILD, ROOT
 
@@ -59,18 +60,16 @@ class Reach:
     seconds: dict[str, float]
 
 
-def _lab(fresh: bool) -> Path:
+def _lab() -> Path:
     """A copy of the checkout's files as they are now, with the environments of the original."""
     lab = HOME / "lab"
     kept = lab / "build"
-    if fresh and lab.exists():
+    if lab.exists():
         for path in lab.iterdir():
             if path != kept:
                 shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
-    listed = subprocess.run(
-        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"], cwd=ROOT, capture_output=True, check=True
-    ).stdout.split(b"\0")
-    for name in (os.fsdecode(n) for n in listed if n):
+    listed = Repo(ROOT / ".git", ROOT).lines("ls-files", "-z", "--cached", "--others", "--exclude-standard")
+    for name in listed:
         target = lab / name
         if (ROOT / name).is_file() and not target.exists():
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -79,8 +78,9 @@ def _lab(fresh: bool) -> Path:
         if (BUILD / name).is_dir() and not (kept / name).exists():
             kept.mkdir(exist_ok=True)
             subprocess.run(["cp", "-al", str(BUILD / name), str(kept / name)], check=True)
-    subprocess.run(["git", "init", "-q"], cwd=lab, check=True)  # tests list the checkout's files with it
-    subprocess.run(["git", "add", "-A", "--", *sorted({n.split("/")[0] for n in map(os.fsdecode, listed) if n})], cwd=lab, check=True)
+    copy = Repo(lab / ".git", lab)  # tests list the checkout's files with it
+    copy.raw("init", "-q")
+    copy.raw("add", "-A", "--", *sorted({name.split("/")[0] for name in listed}))
     return lab
 
 
@@ -256,7 +256,7 @@ def _equivalent() -> dict[str, str]:
 
 def _results(part: str, suites: tuple[str, ...], count: int, seed: int, minutes: float) -> Iterator[Result]:
     HOME.mkdir(parents=True, exist_ok=True)
-    lab = _lab(fresh=True)
+    lab = _lab()
     state, known = f"{_state()} {' '.join(suites)}", _known()
     bench = _Bench(lab, part, _reach(lab, part, suites), suites, {}, set())
     end = time.monotonic() + 60 * minutes
